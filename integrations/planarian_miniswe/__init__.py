@@ -1,0 +1,1 @@
+"""mini-swe-agent on Planarian, dropped in by configuration."""

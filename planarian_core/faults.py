@@ -1,0 +1,48 @@
+"""Named fault points, as CRIU has them: the crash suite kills or fails the runtime at each of them.
+
+A point does nothing unless ``PLANARIAN_FAULT`` names it: ``snapshot.files=kill`` (SIGKILL to this process),
+``snapshot.files=fail`` (an OSError, ENOSPC) or ``snapshot.files=stop`` (SIGSTOP, to look at a state from outside).
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+
+POINTS: tuple[str, ...] = (
+    "snapshot.begun",
+    "snapshot.prepared",
+    "snapshot.files",
+    "snapshot.remote",
+    "snapshot.captured",
+    "snapshot.durable",
+    "snapshot.committed",
+    "rollback.begun",
+    "rollback.staged",
+    "rollback.stopped",
+    "rollback.compensated",
+    "rollback.switched",
+    "rollback.restored",
+    "rollback.committed",
+    "fork.begun",
+    "fork.staged",
+    "fork.switched",
+    "fork.restored",
+    "fork.committed",
+)
+
+
+def reach(point: str) -> None:
+    """Pass the fault point ``point``; raises KeyError for one that isn't in :data:`POINTS`."""
+    chosen = os.environ.get("PLANARIAN_FAULT")
+    if not chosen:
+        return
+    if point not in POINTS:
+        raise KeyError(f"{point} is not a fault point")
+    name, _, action = chosen.partition("=")
+    if name != point:
+        return
+    if action == "fail":
+        raise OSError(errno.ENOSPC, f"fault point {point}")
+    os.kill(os.getpid(), signal.SIGSTOP if action == "stop" else signal.SIGKILL)

@@ -1,0 +1,102 @@
+"""The hooks: everything that a plugin can offer or hear. This file is their manual.
+
+A plugin is a module or object registered under the entry-point group ``planarian``, with functions marked
+``@planarian_core.hookimpl``. Take only the arguments that you need. ``plugins/planarian_filesystem/hooks.py`` is a
+short one to copy from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import pluggy
+
+if TYPE_CHECKING:
+    from planarian_core.interfaces import RemoteService
+    from planarian_core.model import RemoteEffect, RemotePosition, SandboxRecord, Statepoint
+
+hookspec = pluggy.HookspecMarker("planarian")
+hookimpl = pluggy.HookimplMarker("planarian")
+
+BackendKind = Literal["filesystem", "process", "sandbox"]
+
+
+@dataclass(frozen=True)
+class BackendFactory:
+    """How to make a backend. ``make(home)`` does the heavy imports; ``rank``: higher is preferred as a default."""
+
+    kind: BackendKind
+    name: str
+    make: Callable[[Path], Any]
+    rank: int = 0
+
+
+@hookspec
+def planarian_backends() -> Sequence[BackendFactory]:  # type: ignore[empty-body]  # a spec has no body
+    """Offer backends. Called once, when a runtime opens; must be cheap: heavy imports belong into ``make``.
+
+    Two backends of one kind and name are an error that names both plugins.
+    """
+
+
+@hookspec
+def planarian_services(sandbox: SandboxRecord) -> Sequence[RemoteService]:  # type: ignore[empty-body]  # a spec
+    """Offer the remote services that this sandbox uses. Called at each snapshot, rollback and fork."""
+
+
+@hookspec(firstresult=True)
+def planarian_capture(sandbox: SandboxRecord, service: RemoteService) -> RemotePosition | None:
+    """Record a service's position (Table 2: ``capture(sb, service) -> sp-remote``), inside the instant.
+
+    The built-in implementation asks ``service.capture``; one of your own comes first, return None to pass.
+    """
+
+
+@hookspec(firstresult=True)
+def planarian_compensate(
+    position: RemotePosition, sandbox: SandboxRecord, service: RemoteService
+) -> Sequence[RemoteEffect] | None:
+    """Bring a service back to ``position`` (Table 2: ``compensate(sp-remote, sb, service)``); must be idempotent.
+
+    The built-in implementation asks ``service.compensate``.
+    """
+
+
+@hookspec
+def planarian_describe_state(sandbox: SandboxRecord, root: Path) -> Mapping[str, str]:  # type: ignore[empty-body]
+    """Add facts to a statepoint's description: git status, test results, a game's score. Keys are short labels.
+
+    ``root`` is the workspace as the host can read it. It holds what the sandbox wrote: treat it as untrusted. Called
+    under the exclusive lock, before the instant. An exception is reported in the statepoint's coverage.
+    """
+
+
+@hookspec(firstresult=True)
+def planarian_should_snapshot(sandbox: SandboxRecord, trigger: str, calls: int) -> bool | None:
+    """Decide whether to take a statepoint now. ``trigger``: ``tool-call``, ``milestone:NAME`` or ``submit``; ``calls``
+    counts tool calls since the last statepoint. None leaves it to the next implementation, at last to the
+    configuration's policy.
+    """
+
+
+@hookspec(firstresult=True)
+def planarian_approve(sandbox: SandboxRecord, effects: Sequence[RemoteEffect]) -> bool | None:
+    """Consent to what can't be undone (pivots) before a rollback passes it, or before a pivot runs. None passes."""
+
+
+@hookspec
+def planarian_statepoint_committed(sandbox: SandboxRecord, statepoint: Statepoint) -> None:
+    """A statepoint was committed. An exception is logged, never undone."""
+
+
+@hookspec
+def planarian_rolled_back(sandbox: SandboxRecord, statepoint: Statepoint, safety: Statepoint | None) -> None:
+    """``sandbox`` is now at ``statepoint``."""
+
+
+@hookspec
+def planarian_forked(source: SandboxRecord, sandbox: SandboxRecord, statepoint: Statepoint) -> None:
+    """``sandbox`` was forked from ``statepoint`` of ``source``."""

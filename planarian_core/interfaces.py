@@ -1,0 +1,317 @@
+"""What a backend is: one Protocol per kind, and the values that pass between the statepoint manager and backends.
+
+A backend does one thing to one domain. It never calls the runtime, another backend or an adapter; what it needs of
+another domain it is given as a value (:class:`RestoreEnvironment`, :class:`RunningSandbox`). A backend declares
+``name`` and frozen ``capabilities`` (what the code can do); ``probe()`` says what this host allows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Protocol, runtime_checkable
+
+from planarian_core.model import (
+    Artefact,
+    Command,
+    CommandResult,
+    Gap,
+    LiveSandbox,
+    ProcessInfo,
+    RemoteEffect,
+    RemotePosition,
+    SandboxSpec,
+)
+
+
+@dataclass(frozen=True)
+class Availability:
+    """What this host allows. ``reason`` says why not (or what is limited); ``remedy`` is the command that mends it."""
+
+    available: bool
+    reason: str = ""
+    remedy: str = ""
+
+
+# --- files ---------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Layer:
+    """A directory tree that holds a sandbox's files; ``exclude``: glob patterns of what isn't state.
+
+    A pattern without a leading ``/`` is matched (:func:`fnmatch.fnmatchcase`) against paths relative to ``path``; a
+    matching directory is left out whole and, in a restore, left alone.
+    """
+
+    path: Path
+    exclude: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class FilesystemCapabilities:
+    """Promises of a filesystem backend, each checked by ``planarian_core.testing.FilesystemConformance``."""
+
+    in_place: bool
+    """A restore keeps the inodes of what did not change, so it can serve a directory that people have open."""
+    constant_time: bool
+    """Capture, rollback and fork cost the same however many files there are."""
+    rootless: bool
+    """Works for an ordinary user."""
+
+
+class StagedFiles(Protocol):
+    """A restore that is verified and ready: everything that can fail for lack of space or data has happened."""
+
+    changed: tuple[str, ...]
+    """Relative paths that the switch will change (bounded to the first thousand)."""
+    changed_count: int
+
+    def switch(self) -> None:
+        """Make the layer equal to the artefact. Idempotent; a crash inside is finished by staging again."""
+
+    def discard(self) -> None:
+        """Drop what was staged; the layer stays as it is. A no-op after :meth:`switch`."""
+
+
+class FilesystemBackend(Protocol):
+    """Versions of a layer. All artefacts live under the home that the backend was made for."""
+
+    name: str
+    capabilities: FilesystemCapabilities
+
+    def probe(self) -> Availability:
+        """Whether it works here, in this home."""
+
+    def create(self, layer: Layer) -> None:
+        """Make a new, empty layer; its parent exists. FileExistsError if it is there already."""
+
+    def capture(self, layer: Layer, statepoint_id: str) -> Artefact:
+        """Record the layer as it is now. Called while everything stands still; durable when it returns.
+
+        Raises:
+            CaptureError: the layer can't be read, keeps changing, or the disk is full. Nothing remains.
+        """
+
+    def verify(self, artefact: Artefact) -> None:
+        """Check cheaply that all of the artefact is there; RestoreError names what is missing."""
+
+    def stage(self, artefact: Artefact, layer: Layer) -> StagedFiles:
+        """Prepare to make ``layer`` equal to the artefact; ``layer.path`` need not exist (a fork).
+
+        Content is checked against its hash here. RestoreError when it is damaged or there is no room.
+        """
+
+    def discard(self, artefact: Artefact) -> None:
+        """Give up an artefact. Idempotent; what other artefacts share stays."""
+
+    def destroy(self, layer: Layer) -> None:
+        """Remove a layer and what the backend keeps beside it. Idempotent."""
+
+
+@runtime_checkable
+class Prehashing(Protocol):
+    """A filesystem backend that can do part of a capture before the instant, while the sandbox still runs."""
+
+    def prepare(self, layer: Layer) -> None:
+        """Do ahead what can be done ahead. Purely an optimisation; never fails for what changes meanwhile."""
+
+
+# --- sandboxes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class SandboxCapabilities:
+    """Promises of a sandbox backend, each checked by ``planarian_core.testing.SandboxConformance``."""
+
+    isolated: bool
+    """Commands see only their own processes, network and writable files (guarantee 10)."""
+    process_tree: bool
+    """All tasks hang below one init in their own pid namespace: what an image of the processes needs."""
+    in_place: bool
+    """The layer is the user's own workspace."""
+
+
+@dataclass(frozen=True)
+class RunningSandbox:
+    """What a process backend is given of a sandbox that runs."""
+
+    spec: SandboxSpec
+    live: LiveSandbox
+    tasks: Callable[[], tuple[int, ...]]
+    """Host pids of all processes of the sandbox, its init first where it has one."""
+
+
+OutputSink = Callable[[str, bytes], None]
+"""Called with ``"stdout"`` or ``"stderr"`` and a piece of output as it arrives."""
+
+
+class SandboxBackend(Protocol):
+    """Runs commands, confined. Stateless: all it knows comes in ``SandboxSpec`` and ``LiveSandbox``."""
+
+    name: str
+    capabilities: SandboxCapabilities
+
+    def probe(self) -> Availability:
+        """Whether it works here."""
+
+    def prepare(self, spec: SandboxSpec) -> SandboxSpec:
+        """Fill a layer that was just created (device nodes, hidden paths, mount points); returns the spec completed
+        (``exclude`` set). Not called for a fork: its layer comes from the source.
+        """
+
+    def start(self, spec: SandboxSpec) -> LiveSandbox:
+        """Start an init on the layer. SandboxError when it doesn't come up; then nothing is left running."""
+
+    def execute(
+        self, spec: SandboxSpec, live: LiveSandbox, command: Command, sink: OutputSink | None = None
+    ) -> CommandResult:
+        """Run a command to its end. A timeout or an exception ends the command's whole tree.
+
+        Background processes that the command left behind keep running. SandboxError when the sandbox can't run it;
+        a failure of the infrastructure is never a CommandResult.
+        """
+
+    def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:
+        """Host pids of all its processes."""
+
+    def stop(self, spec: SandboxSpec, live: LiveSandbox) -> None:
+        """End all its processes and release what :meth:`start` took. Idempotent; returns when they are gone."""
+
+    def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
+        """Whether it can run commands."""
+
+    def fingerprint(self, spec: SandboxSpec) -> str:
+        """Identifies what lies below the layer (package database, C library), so that an upgrade is noticed."""
+
+
+@dataclass(frozen=True)
+class RestoreEnvironment:
+    """Where a process image comes back to life.
+
+    ``prefix`` is an argument list to put before a command: it runs that command in a mount namespace of its own with
+    the sandbox's files mounted at ``root``, its control groups joined and ``/run`` a tmpfs holding ``start_cache``.
+    """
+
+    prefix: tuple[str, ...]
+    root: str
+    private_network: bool
+
+
+@runtime_checkable
+class TreeHost(Protocol):
+    """A sandbox backend whose process tree can be brought back from an image by a process backend."""
+
+    def restore_environment(self, spec: SandboxSpec) -> RestoreEnvironment:
+        """Make ready for a restore: control groups made, mount point there. The sandbox is stopped."""
+
+    def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
+        """Take a restored tree over; ``init_pid`` is the host pid of its init."""
+
+
+# --- processes -----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class ProcessCapabilities:
+    """Promises of a process backend, each checked by ``planarian_core.testing.ProcessConformance``."""
+
+    memory: bool
+    """A restore brings back pids, memory and open files."""
+    restarts: bool
+    """Without memory: what ran is started again."""
+    incremental: bool = False
+    """An image holds only what changed since its parent (paper, section 5.3)."""
+
+
+class Instant(Protocol):
+    """The moment when everything in a sandbox stands still. Results are there when the context has ended well."""
+
+    artefact: Artefact
+    process_list: tuple[ProcessInfo, ...]
+    gaps: tuple[Gap, ...]
+
+
+class ProcessBackend(Protocol):
+    """Captures and restores what runs in a sandbox, and owns the instant."""
+
+    name: str
+    capabilities: ProcessCapabilities
+
+    def probe(self) -> Availability:
+        """Whether it works here; really tries, once, and caches the finding in the home."""
+
+    def serves(self, spec: SandboxSpec, sandbox: SandboxCapabilities) -> Availability:
+        """Whether it can capture this sandbox, given its backend's capabilities."""
+
+    def instant(self, sandbox: RunningSandbox, images: Path) -> AbstractContextManager[Instant]:
+        """Stop everything; inside the context the caller captures files and remote positions; then all goes on.
+
+        ``images`` is an empty directory of this statepoint's own for image files. Leaving the context by an exception
+        abandons the capture; either way the sandbox runs on.
+
+        Raises:
+            CaptureError: names the process and the cause.
+        """
+
+    def verify(self, artefact: Artefact, images: Path) -> None:
+        """Check cheaply that the image is whole; RestoreError says what is missing."""
+
+    def discard(self, artefact: Artefact, images: Path) -> None:
+        """Give up an image. Idempotent."""
+
+
+@runtime_checkable
+class RestoresTree(Protocol):
+    """A process backend with ``capabilities.memory``."""
+
+    def restore(
+        self, artefact: Artefact, images: Path, environment: RestoreEnvironment, kill: Sequence[int] = ()
+    ) -> int:
+        """Bring the tree back; returns the host pid of its init. The inside pids ``kill`` die before they run.
+
+        Raises:
+            RestoreError: the cause, from the image's own log. Nothing is left running.
+        """
+
+
+@runtime_checkable
+class RestartsCommands(Protocol):
+    """A process backend with ``capabilities.restarts``."""
+
+    def commands(self, artefact: Artefact) -> tuple[Command, ...]:
+        """What to start again, in order, each with ``detach`` set."""
+
+
+# --- remote services -----------------------------------------------------------------------------------------------
+
+
+class RemoteService(Protocol):
+    """Remote state that the agent changes through tools (paper, section 6.1). Positions count calls, in order."""
+
+    name: str
+    endpoint: str
+    forkable: bool
+    """Whether a fork may use the service (it versions itself); if not, the fork is fenced off."""
+
+    def capture(self, sandbox_id: str) -> RemotePosition:
+        """The position now. Called inside the instant; must not block."""
+
+    def plan(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
+        """What a rollback to ``position`` would undo, newest first; pivots included.
+
+        Raises:
+            CompensationError: undo data is missing, or the service can't be reached. Nothing was changed.
+        """
+
+    def compensate(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
+        """Undo what came after ``position``, newest first. Idempotent: called again after a crash it undoes the rest.
+
+        Raises:
+            CompensationConflict: another writer was there; what was undone before stays recorded as undone.
+        """
+
+    def fence(self, sandbox_id: str, source_id: str, position: RemotePosition) -> Gap | None:
+        """Prepare for a fork: give it a branch of its own (None), or fence it off and say so."""

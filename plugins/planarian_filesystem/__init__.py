@@ -1,0 +1,1 @@
+"""Filesystem backends of Planarian."""

@@ -1,0 +1,20 @@
+"""Offers the filesystem backends."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from planarian_core.hookspecs import BackendFactory, hookimpl
+from planarian_core.interfaces import FilesystemBackend
+
+
+def _copy(home: Path) -> FilesystemBackend:
+    from planarian_filesystem.copy import CopyBackend
+
+    return CopyBackend(home)
+
+
+@hookimpl
+def planarian_backends() -> Sequence[BackendFactory]:
+    return [BackendFactory("filesystem", "copy", _copy, rank=10)]

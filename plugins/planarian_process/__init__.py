@@ -1,0 +1,1 @@
+"""Process backends of Planarian."""
