@@ -148,6 +148,34 @@ OutputSink = Callable[[str, bytes], None]
 """Called with ``"stdout"`` or ``"stderr"`` and a piece of output as it arrives."""
 
 
+@dataclass(frozen=True)
+class AgentRequest:
+    """A ``planarian …`` command that something inside the sandbox ran during a call; its content is untrusted.
+
+    ``chain`` are the inside pids of the requesting process and its ancestors, up to but without the sandbox's init:
+    what must not live on in a statepoint that this request takes (it would run on after a rollback).
+    """
+
+    argv: tuple[str, ...]
+    chain: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class AgentReply:
+    """The answer. With ``ends_call`` the call's whole tree is ended at once, the request gets no answer, and
+    :meth:`SandboxBackend.execute` returns what was output so far.
+    """
+
+    exit_code: int = 0
+    stdout: str = ""
+    stderr: str = ""
+    ends_call: bool = False
+
+
+RequestHandler = Callable[[AgentRequest], AgentReply]
+"""Answers requests from inside, in the thread that waits in :meth:`SandboxBackend.execute`."""
+
+
 class SandboxBackend(Protocol):
     """Runs commands, confined. Stateless: all it knows comes in ``SandboxSpec`` and ``LiveSandbox``."""
 
@@ -166,9 +194,17 @@ class SandboxBackend(Protocol):
         """Start an init on the layer. SandboxError when it doesn't come up; then nothing is left running."""
 
     def execute(
-        self, spec: SandboxSpec, live: LiveSandbox, command: Command, sink: OutputSink | None = None
+        self,
+        spec: SandboxSpec,
+        live: LiveSandbox,
+        command: Command,
+        sink: OutputSink | None = None,
+        requests: RequestHandler | None = None,
     ) -> CommandResult:
         """Run a command to its end. A timeout or an exception ends the command's whole tree.
+
+        Inside, a ``planarian`` command is on PATH; while the call runs its requests go to ``requests`` (without one
+        it says that nobody listens).
 
         Background processes that the command left behind keep running. SandboxError when the sandbox can't run it;
         a failure of the infrastructure is never a CommandResult.
