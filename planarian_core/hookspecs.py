@@ -16,10 +16,13 @@ import pluggy
 
 if TYPE_CHECKING:
     from planarian_core.interfaces import RemoteService
-    from planarian_core.model import RemoteEffect, RemotePosition, SandboxRecord, Statepoint
+    from planarian_core.model import CommandResult, RemoteEffect, RemotePosition, SandboxRecord, Statepoint
 
 hookspec = pluggy.HookspecMarker("planarian")
 hookimpl = pluggy.HookimplMarker("planarian")
+
+RunInside = Callable[[Sequence[str]], "CommandResult"]
+"""Runs an argument list in the sandbox's workspace, for a few seconds at most."""
 
 BackendKind = Literal["filesystem", "process", "sandbox"]
 
@@ -66,11 +69,12 @@ def planarian_compensate(
 
 
 @hookspec
-def planarian_describe_state(sandbox: SandboxRecord, root: Path) -> Mapping[str, str]:  # type: ignore[empty-body]
+def planarian_describe_state(sandbox: SandboxRecord, run: RunInside) -> Mapping[str, str]:  # type: ignore[empty-body]
     """Add facts to a statepoint's description: git status, test results, a game's score. Keys are short labels.
 
-    ``root`` is the workspace as the host can read it. It holds what the sandbox wrote: treat it as untrusted. Called
-    under the exclusive lock, before the instant. An exception is reported in the statepoint's coverage.
+    Look at the sandbox only through ``run``: its files are untrusted, and reading them with a host's tool may execute
+    what they say. Called under the exclusive lock, before the instant, for statepoints that somebody asked for. An
+    exception is reported in the statepoint's coverage.
     """
 
 

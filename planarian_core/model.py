@@ -150,6 +150,7 @@ class Statepoint:
     base: str = ""
     automatic: bool = False
     timings: Mapping[str, float] = field(default_factory=dict)
+    error: str = ""
     version: int = MODEL_VERSION
 
     def to_dict(self) -> dict[str, Any]:

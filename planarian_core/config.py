@@ -1,0 +1,85 @@
+"""Configuration: where the home is, and the defaults in its ``config.toml``."""
+
+from __future__ import annotations
+
+import os
+import re
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from pathlib import Path
+
+from planarian_core.errors import ConfigurationError
+
+_POLICY = re.compile(r"(every-call|manual|milestones|every:[1-9]\d*)$")
+
+
+def default_home() -> Path:
+    """``PLANARIAN_HOME``, else the user's data directory (XDG)."""
+    chosen = os.environ.get("PLANARIAN_HOME")
+    if chosen:
+        return Path(chosen).expanduser().absolute()
+    import platformdirs
+
+    return Path(platformdirs.user_data_dir("planarian", appauthor=False))
+
+
+@dataclass(frozen=True)
+class Config:
+    """Defaults of a home. Empty backend names mean: the best one that this host allows.
+
+    ``policy`` is when adapters take statepoints by themselves: ``every-call``, ``every:N`` (calls), ``milestones``
+    (named ones only) or ``manual``. ``hidden`` are further host paths that no sandbox may see. ``lock_timeout`` in
+    seconds; ``ledger_characters`` bounds what goes into an agent's context.
+    """
+
+    sandbox: str = ""
+    filesystem: str = ""
+    process: str = ""
+    network: str = "none"
+    policy: str = "every-call"
+    hidden: tuple[str, ...] = ()
+    lock_timeout: float = 600.0
+    ledger_characters: int = 6000
+
+    def __post_init__(self) -> None:
+        if not _POLICY.match(self.policy):
+            raise ConfigurationError(
+                f"policy {self.policy!r} is unknown", remedy="one of: every-call, every:N, milestones, manual"
+            )
+        if self.network not in ("none", "host"):
+            raise ConfigurationError(f"network {self.network!r} is unknown", remedy="one of: none, host")
+
+
+def load(home: Path) -> Config:
+    """Read ``config.toml`` of a home; its absence means the defaults.
+
+    Raises:
+        ConfigurationError: it is no TOML, or holds an unknown key or a value of the wrong type.
+    """
+    path = home / "config.toml"
+    try:
+        data = tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        return Config()
+    except (OSError, ValueError) as error:
+        raise ConfigurationError(f"{path}: {error}", remedy="mend or remove the file") from error
+    return from_mapping(data, str(path))
+
+
+def from_mapping(data: Mapping[str, object], source: str) -> Config:
+    """A Config from plain data; ``source`` is named in errors."""
+    known = {f.name: f for f in fields(Config)}
+    values: dict[str, object] = {}
+    for key, value in data.items():
+        if key not in known:
+            raise ConfigurationError(f"{source}: unknown key {key!r}", remedy=f"one of: {', '.join(known)}")
+        default = getattr(Config(), key)
+        if isinstance(default, tuple) and isinstance(value, list) and all(isinstance(v, str) for v in value):
+            value = tuple(value)
+        elif isinstance(default, float) and isinstance(value, int) and not isinstance(value, bool):
+            value = float(value)
+        if type(value) is not type(default):
+            raise ConfigurationError(f"{source}: {key} must be a {type(default).__name__}")
+        values[key] = value
+    return Config(**values)  # type: ignore[arg-type]  # each value was checked against its field's type

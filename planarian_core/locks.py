@@ -1,0 +1,98 @@
+"""Per-sandbox locks: tool calls share, snapshot and rollback exclude (paper, section 6.3).
+
+Two ``flock`` files a sandbox. The *gate* is passed on the way in and held while one waits for the *main* lock, so that
+a waiting snapshot holds new tool calls back instead of starving behind them. The kernel drops a dead process's locks.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from planarian_core.errors import SandboxError
+
+_FIRST_WAIT, _LONGEST_WAIT = 0.0005, 0.02
+
+
+class Held:
+    """A lock that is held until :meth:`release`; usable from any thread. Also a context manager."""
+
+    def __init__(self, lock: SandboxLock, fd: int, *, exclusive: bool) -> None:
+        self._lock = lock
+        self._fd: int | None = fd
+        self.exclusive = exclusive
+
+    def release(self) -> None:
+        """Let go. Idempotent."""
+        fd, self._fd = self._fd, None
+        if fd is not None:
+            os.close(fd)
+
+    @contextmanager
+    def upgraded(self, timeout: float | None = None) -> Iterator[None]:
+        """Exclude others for a while, then share again. Between the two another holder may have had its turn."""
+        self.release()
+        try:
+            with self._lock.acquire(exclusive=True, timeout=timeout):
+                yield
+        finally:
+            again = self._lock.acquire(exclusive=False, timeout=timeout)
+            self._fd, again._fd = again._fd, None
+
+    def __enter__(self) -> Held:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.release()
+
+
+class SandboxLock:
+    """The lock of one sandbox in one home."""
+
+    def __init__(self, directory: Path, sandbox_id: str) -> None:
+        self.sandbox_id = sandbox_id
+        self._main = directory / f"{sandbox_id}.lock"
+        self._gate = directory / f"{sandbox_id}.gate"
+
+    def acquire(self, *, exclusive: bool, timeout: float | None = None) -> Held:
+        """Wait for the lock and hold it.
+
+        Args:
+            exclusive: keep everybody else out (snapshot, rollback), or share (tool calls).
+            timeout: seconds; None waits for ever, 0 tries once.
+
+        Raises:
+            SandboxError: ``sandbox-busy`` after the timeout.
+        """
+        deadline = None if timeout is None else time.monotonic() + timeout
+        mode = fcntl.LOCK_EX if exclusive else fcntl.LOCK_SH
+        gate = self._wait(self._gate, mode, deadline)
+        try:
+            return Held(self, self._wait(self._main, mode, deadline), exclusive=exclusive)
+        finally:
+            os.close(gate)
+
+    def _wait(self, path: Path, mode: int, deadline: float | None) -> int:
+        fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        wait = _FIRST_WAIT
+        try:
+            while True:
+                with suppress(BlockingIOError):
+                    fcntl.flock(fd, mode | fcntl.LOCK_NB)
+                    return fd
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise SandboxError(
+                        f"{self.sandbox_id} is busy: a tool call, snapshot or rollback is under way",
+                        code="sandbox-busy",
+                        state="nothing was changed",
+                        remedy="wait for it to end and try again, or raise the lock timeout",
+                    )
+                time.sleep(wait)
+                wait = min(wait * 2, _LONGEST_WAIT)
+        except BaseException:
+            os.close(fd)
+            raise

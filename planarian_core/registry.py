@@ -1,0 +1,333 @@
+"""The statepoint registry: SQLite in the home (paper, section 6.2). Its commit is the last step of every operation.
+
+WAL with ``synchronous=FULL``: a row that a caller has seen committed survives a power cut. Any number of processes may
+open one home. Records are the model's values as JSON; columns hold only what is searched for.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from planarian_core.codec import decode, encode
+from planarian_core.errors import LineageError, RegistryCorrupt
+from planarian_core.model import Branch, Gap, LiveSandbox, Outcome, SandboxRecord, Statepoint, Status, utc_now
+
+SCHEMA_VERSION = 1
+_BUSY_SECONDS = 60
+
+_SCHEMA = """
+CREATE TABLE sandboxes (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE branches (id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE statepoints (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, sandbox_id TEXT NOT NULL,
+    status TEXT NOT NULL, record TEXT NOT NULL);
+CREATE INDEX statepoints_sandbox ON statepoints (sandbox_id);
+CREATE TABLE outcomes (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, statepoint_id TEXT NOT NULL,
+    record TEXT NOT NULL);
+CREATE INDEX outcomes_statepoint ON outcomes (statepoint_id);
+CREATE TABLE operations (id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
+CREATE TABLE fences (sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
+"""
+
+
+@dataclass(frozen=True)
+class Operation:
+    """A journal entry: an operation that was begun and has not ended. ``phase`` is the last step that was completed.
+
+    ``kind`` is ``create``, ``snapshot``, ``rollback`` or ``fork``; ``statepoint_id`` what it makes or goes to.
+    """
+
+    id: str
+    kind: str
+    sandbox_id: str
+    statepoint_id: str = ""
+    phase: str = "begun"
+    safety_id: str | None = None
+    pid: int = field(default_factory=os.getpid)
+    started_at: str = field(default_factory=utc_now)
+
+
+class Registry:
+    """Statepoints, branches, evidence and the operation journal of one home. Safe to share between threads.
+
+    Raises:
+        RegistryCorrupt: the file is no registry (``registry-corrupt``), is from a newer version (``registry-newer``),
+            or can't be written (``registry-unwritable``).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+        with self._translated():
+            self._prepare()
+
+    def close(self) -> None:
+        """Close every thread's connection."""
+        with self._guard:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+        self._local = threading.local()
+
+    # --- connections ---
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA synchronous=FULL")
+            self._local.connection = connection
+            with self._guard:
+                self._connections.append(connection)
+        return connection
+
+    def _prepare(self) -> None:
+        connection = self._connection()
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version == 0:
+            connection.execute("PRAGMA journal_mode=WAL")
+            connection.execute("BEGIN IMMEDIATE")
+            if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+                for statement in _SCHEMA.split(";"):
+                    if statement.strip():
+                        connection.execute(statement)
+                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
+            connection.execute("COMMIT")
+        elif version > SCHEMA_VERSION:
+            raise RegistryCorrupt(
+                f"the registry {self.path} was written by a newer Planarian (format {version}, this one knows "
+                f"{SCHEMA_VERSION})",
+                code="registry-newer",
+                state="nothing was changed",
+                remedy="upgrade planarian, or use another home (PLANARIAN_HOME)",
+            )
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code, remedy = "registry-corrupt", "restore the file from a backup, or use another home (PLANARIAN_HOME)"
+            text = str(error)
+            if isinstance(error, sqlite3.OperationalError):
+                code = "registry-unwritable"
+                remedy = "check that the home is writable and has free space (df, ls -ld), then try again"
+            raise RegistryCorrupt(f"the registry {self.path}: {text}", code=code, remedy=remedy) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise RegistryCorrupt(f"a record in the registry {self.path} can't be read: {error}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One atomic, durable change."""
+        with self._translated():
+            connection = self._connection()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def _records(self, query: str, *arguments: Any) -> list[Any]:
+        with self._translated():
+            return [json.loads(row[0]) for row in self._connection().execute(query, arguments)]
+
+    # --- sandboxes and branches ---
+
+    def add_sandbox(self, record: SandboxRecord, branch: Branch, operation: Operation | None = None) -> None:
+        """Make a sandbox and its branch known; ``operation`` ends with it."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, _json(record))
+            )
+            connection.execute(
+                "INSERT INTO branches (id, sandbox_id, record) VALUES (?, ?, ?)",
+                (branch.id, record.id, _json(branch)),
+            )
+            if operation:
+                connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+    def update_sandbox(self, record: SandboxRecord) -> None:
+        with self.transaction() as connection:
+            _put_sandbox(connection, record)
+
+    def sandbox(self, sandbox_id: str) -> SandboxRecord:
+        """One sandbox by its exact id; LineageError if there is none."""
+        found = self._records("SELECT record FROM sandboxes WHERE id = ?", sandbox_id)
+        if not found:
+            raise LineageError(f"no sandbox {sandbox_id}", code="sandbox-unknown", remedy="planarian list")
+        with self._translated():
+            return decode(SandboxRecord, found[0])
+
+    def sandboxes(self) -> list[SandboxRecord]:
+        """All sandboxes, oldest first, closed ones too."""
+        records = self._records("SELECT record FROM sandboxes ORDER BY seq")
+        with self._translated():
+            return [decode(SandboxRecord, record) for record in records]
+
+    def branch(self, sandbox_id: str) -> Branch:
+        with self._translated():
+            return decode(Branch, self._records("SELECT record FROM branches WHERE sandbox_id = ?", sandbox_id)[0])
+
+    def fence(self, sandbox_id: str, gap: Gap) -> None:
+        """Bar a fork from a remote service; ``gap.subject`` is the service."""
+        with self.transaction() as connection:
+            connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (sandbox_id, _json(gap)))
+
+    def fences(self, sandbox_id: str) -> list[Gap]:
+        return [decode(Gap, r) for r in self._records("SELECT record FROM fences WHERE sandbox_id = ?", sandbox_id)]
+
+    # --- statepoints ---
+
+    def add_pending(self, statepoint: Statepoint) -> None:
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO statepoints (id, sandbox_id, status, record) VALUES (?, ?, ?, ?)",
+                (statepoint.id, statepoint.sandbox_id, statepoint.status.value, _json(statepoint)),
+            )
+
+    def commit(
+        self, statepoint: Statepoint, operation: Operation | None = None, *, move_head: bool = True
+    ) -> Statepoint:
+        """The commit point of a snapshot: the statepoint becomes restorable and its branch's head, the operation ends.
+
+        Returns the statepoint as committed.
+        """
+        committed = replace(statepoint, status=Status.COMMITTED)
+        with self.transaction() as connection:
+            _put_statepoint(connection, committed)
+            if move_head:
+                _move_head(connection, committed.sandbox_id, committed.id)
+            if operation:
+                connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+        return committed
+
+    def discard(self, statepoint: Statepoint, error: str, operation: Operation | None = None) -> None:
+        """A snapshot that failed: kept as ``discarded``, with the reason, never restorable."""
+        with self.transaction() as connection:
+            _put_statepoint(connection, replace(statepoint, status=Status.DISCARDED, error=error))
+            if operation:
+                connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+    def statepoint(self, statepoint_id: str) -> Statepoint:
+        """One statepoint by its exact id; LineageError if there is none."""
+        found = self._records("SELECT record FROM statepoints WHERE id = ?", statepoint_id)
+        if not found:
+            raise LineageError(f"no statepoint {statepoint_id}", code="statepoint-unknown", remedy="planarian log")
+        with self._translated():
+            return decode(Statepoint, found[0])
+
+    def statepoints(self, sandbox_id: str | None = None) -> list[Statepoint]:
+        """Statepoints in the order in which they were begun; of one sandbox, or all."""
+        query, arguments = "SELECT record FROM statepoints ORDER BY seq", ()
+        if sandbox_id is not None:
+            query, arguments = "SELECT record FROM statepoints WHERE sandbox_id = ? ORDER BY seq", (sandbox_id,)  # type: ignore[assignment]  # tuples of other length
+        records = self._records(query, *arguments)
+        with self._translated():
+            return [decode(Statepoint, record) for record in records]
+
+    # --- evidence ---
+
+    def add_outcome(self, outcome: Outcome) -> None:
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO outcomes (id, statepoint_id, record) VALUES (?, ?, ?)",
+                (outcome.id, outcome.statepoint_id, _json(outcome)),
+            )
+
+    def outcomes(self, statepoint_id: str) -> tuple[Outcome, ...]:
+        """The outcomes appended to a statepoint, oldest first."""
+        query = "SELECT record FROM outcomes WHERE statepoint_id = ? ORDER BY seq"
+        return tuple(decode(Outcome, r) for r in self._records(query, statepoint_id))
+
+    # --- journal ---
+
+    def begin(self, operation: Operation) -> Operation:
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO operations (id, sandbox_id, record) VALUES (?, ?, ?)",
+                (operation.id, operation.sandbox_id, _json(operation)),
+            )
+        return operation
+
+    def advance(self, operation: Operation, phase: str, **changes: Any) -> Operation:
+        """Record that ``phase`` is done; what follows may be repeated after a crash."""
+        operation = replace(operation, phase=phase, **changes)
+        with self.transaction() as connection:
+            connection.execute("UPDATE operations SET record = ? WHERE id = ?", (_json(operation), operation.id))
+        return operation
+
+    def end(
+        self,
+        operation: Operation,
+        *,
+        record: SandboxRecord | None = None,
+        head: str | None = None,
+    ) -> None:
+        """Take an operation out of the journal, together with the sandbox's new record and head."""
+        with self.transaction() as connection:
+            if record is not None:
+                _put_sandbox(connection, record)
+            if head is not None:
+                _move_head(connection, operation.sandbox_id, head)
+            connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+    def operations(self, sandbox_id: str | None = None) -> list[Operation]:
+        """Operations under way, or left behind by a runtime that was killed."""
+        if sandbox_id is None:
+            records = self._records("SELECT record FROM operations")
+        else:
+            records = self._records("SELECT record FROM operations WHERE sandbox_id = ?", sandbox_id)
+        return [decode(Operation, record) for record in records]
+
+    def forget_sandbox(self, sandbox_id: str, operation: Operation | None = None) -> None:
+        """Remove a sandbox that never came to be, or that was removed for good, with all that hangs on it."""
+        with self.transaction() as connection:
+            connection.execute(
+                "DELETE FROM outcomes WHERE statepoint_id IN (SELECT id FROM statepoints WHERE sandbox_id = ?)",
+                (sandbox_id,),
+            )
+            for table, column in (("statepoints", "sandbox_id"), ("branches", "sandbox_id"), ("fences", "sandbox_id")):
+                connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (sandbox_id,))  # noqa: S608  # constants
+            connection.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
+            if operation:
+                connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+
+def _json(value: Any) -> str:
+    return json.dumps(encode(value), ensure_ascii=True)
+
+
+def _put_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:
+    connection.execute("UPDATE sandboxes SET record = ? WHERE id = ?", (_json(record), record.id))
+
+
+def _put_statepoint(connection: sqlite3.Connection, statepoint: Statepoint) -> None:
+    connection.execute(
+        "UPDATE statepoints SET status = ?, record = ? WHERE id = ?",
+        (statepoint.status.value, _json(statepoint), statepoint.id),
+    )
+
+
+def _move_head(connection: sqlite3.Connection, sandbox_id: str, head: str) -> None:
+    row = connection.execute("SELECT id, record FROM branches WHERE sandbox_id = ?", (sandbox_id,)).fetchone()
+    branch = replace(decode(Branch, json.loads(row[1])), head=head)
+    connection.execute("UPDATE branches SET record = ? WHERE id = ?", (_json(branch), row[0]))
+
+
+def with_live(record: SandboxRecord, live: LiveSandbox | None) -> SandboxRecord:
+    """The record of a sandbox that now runs as ``live``, or is stopped."""
+    return replace(record, live=live)
