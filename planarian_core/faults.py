@@ -11,6 +11,8 @@ import os
 import signal
 
 POINTS: tuple[str, ...] = (
+    "create.begun",
+    "create.started",
     "snapshot.begun",
     "snapshot.prepared",
     "snapshot.files",

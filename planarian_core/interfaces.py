@@ -213,8 +213,12 @@ class SandboxBackend(Protocol):
     def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:
         """Host pids of all its processes."""
 
-    def stop(self, spec: SandboxSpec, live: LiveSandbox) -> None:
-        """End all its processes and release what :meth:`start` took. Idempotent; returns when they are gone."""
+    def stop(self, spec: SandboxSpec, live: LiveSandbox | None) -> None:
+        """End all its processes and release what :meth:`start` took. Idempotent; returns when they are gone.
+
+        ``live`` is None when a runtime was killed before it could record what it had started: then find and end
+        whatever runs for ``spec.id``.
+        """
 
     def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
         """Whether it can run commands."""
@@ -265,7 +269,7 @@ class ProcessCapabilities:
 class Instant(Protocol):
     """The moment when everything in a sandbox stands still. Results are there when the context has ended well."""
 
-    artefact: Artefact
+    artefact: Artefact | None
     process_list: tuple[ProcessInfo, ...]
     gaps: tuple[Gap, ...]
 
@@ -300,6 +304,14 @@ class ProcessBackend(Protocol):
 
 
 @runtime_checkable
+class Thaws(Protocol):
+    """A process backend whose instant leaves things stopped when the runtime is killed inside it."""
+
+    def thaw(self, sandbox: RunningSandbox) -> None:
+        """Let run on what a killed runtime had stopped; a no-op where nothing was. The caller holds the lock."""
+
+
+@runtime_checkable
 class RestoresTree(Protocol):
     """A process backend with ``capabilities.memory``."""
 
@@ -317,8 +329,8 @@ class RestoresTree(Protocol):
 class RestartsCommands(Protocol):
     """A process backend with ``capabilities.restarts``."""
 
-    def commands(self, artefact: Artefact) -> tuple[Command, ...]:
-        """What to start again, in order, each with ``detach`` set."""
+    def commands(self, artefact: Artefact, skip: Sequence[int] = ()) -> tuple[Command, ...]:
+        """What to start again, in order, each with ``detach`` set; without the inside pids ``skip``."""
 
 
 # --- remote services -----------------------------------------------------------------------------------------------

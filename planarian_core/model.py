@@ -308,3 +308,14 @@ class RestoreContext:
         from planarian_core.context import restore_markdown
 
         return restore_markdown(self, limit)
+
+
+@dataclass(frozen=True)
+class RollbackPreview:
+    """What a rollback would do, found out without changing anything."""
+
+    statepoint: Statepoint
+    files_changed: int
+    files_sample: tuple[str, ...]
+    processes: tuple[str, ...]
+    remote: tuple[RemoteEffect, ...]

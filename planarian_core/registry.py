@@ -18,7 +18,7 @@ from typing import Any
 
 from planarian_core.codec import decode, encode
 from planarian_core.errors import LineageError, RegistryCorrupt
-from planarian_core.model import Branch, Gap, LiveSandbox, Outcome, SandboxRecord, Statepoint, Status, utc_now
+from planarian_core.model import Branch, Gap, Outcome, SandboxRecord, Statepoint, Status, utc_now
 
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 60
@@ -50,6 +50,7 @@ class Operation:
     statepoint_id: str = ""
     phase: str = "begun"
     safety_id: str | None = None
+    files_only: bool = False
     pid: int = field(default_factory=os.getpid)
     started_at: str = field(default_factory=utc_now)
 
@@ -326,8 +327,3 @@ def _move_head(connection: sqlite3.Connection, sandbox_id: str, head: str) -> No
     row = connection.execute("SELECT id, record FROM branches WHERE sandbox_id = ?", (sandbox_id,)).fetchone()
     branch = replace(decode(Branch, json.loads(row[1])), head=head)
     connection.execute("UPDATE branches SET record = ? WHERE id = ?", (_json(branch), row[0]))
-
-
-def with_live(record: SandboxRecord, live: LiveSandbox | None) -> SandboxRecord:
-    """The record of a sandbox that now runs as ``live``, or is stopped."""
-    return replace(record, live=live)

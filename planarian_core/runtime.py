@@ -1,0 +1,433 @@
+"""The runtime: the facade that users, adapters and the command line call.
+
+::
+
+    with Planarian.open() as planarian:
+        sandbox = planarian.create_sandbox(workspace="repo")
+        sandbox.run("pip install -r requirements.txt")
+        point = planarian.snapshot(sandbox, name="deps")
+        sandbox.run("rm -rf src")
+        context = planarian.rollback(sandbox, point)
+        branch = planarian.fork(point)
+
+Daemonless: any number of processes may open one home. Every method is safe to call from any thread; ``asyncio`` code
+calls them through a thread (``anyio.to_thread.run_sync``).
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
+from pathlib import Path
+from typing import Literal, overload
+
+from planarian_core import agent_requests, context, lineage
+from planarian_core.config import Config, default_home, load
+from planarian_core.context import Ledger
+from planarian_core.errors import ConfigurationError, LineageError
+from planarian_core.interfaces import OutputSink
+from planarian_core.model import (
+    Command,
+    CommandResult,
+    Limits,
+    Outcome,
+    RestoreContext,
+    RollbackPreview,
+    SandboxRecord,
+    Statepoint,
+)
+from planarian_core.plugin_manager import PluginManager
+from planarian_core.recovery import Recovered, Recovery
+from planarian_core.registry import Registry
+from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
+from planarian_core.statepoint_manager import SnapshotRequest, StatepointManager
+
+StatepointRef = Statepoint | str
+"""A statepoint, or what names one: ``@head``, ``@head~2``, a name, an id or a unique beginning of one."""
+
+_SHELL = "/bin/bash"
+
+
+class Sandbox:
+    """A handle on one sandbox. Cheap; any number may exist for the same one."""
+
+    def __init__(self, planarian: Planarian, sandbox_id: str) -> None:
+        self.planarian = planarian
+        self.id = sandbox_id
+
+    @property
+    def record(self) -> SandboxRecord:
+        """What the registry knows of it now."""
+        return self.planarian.registry.sandbox(self.id)
+
+    @property
+    def workspace(self) -> str:
+        """The working directory of commands, as the sandbox sees it."""
+        return self.record.spec.workspace
+
+    def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: str | bytes = b"",
+        timeout: float | None = None,
+        output_limit: int = 1024 * 1024,
+        session: str = "",
+        on_output: OutputSink | None = None,
+    ) -> CommandResult:
+        """Run a command to its end; background processes that it leaves go on.
+
+        Args:
+            command: an argument list, or a string for ``bash -c``.
+            cwd: a directory inside; the workspace if empty.
+            timeout: seconds, after which the command's whole tree is ended (exit code 124).
+            output_limit: bytes kept of each stream; the middle of more is cut out.
+            session: the name of a persistent shell that keeps directory, variables and functions between calls.
+            on_output: gets ``("stdout" | "stderr", bytes)`` as output arrives.
+
+        Raises:
+            SandboxError: the sandbox can't run it; a failing command is a result, not an error.
+        """
+        argv = _argv(command, session)
+        data = stdin.encode() if isinstance(stdin, str) else stdin
+        request = Command(
+            argv, cwd, dict(env or {}), stdin=data, timeout=timeout, output_limit=output_limit, session=session
+        )
+        return self.planarian.dispatch(self, request, on_output)
+
+    def spawn(self, command: str | Sequence[str], *, output: str = "", cwd: str = "") -> None:
+        """Start a background process; its output goes to the file ``output`` inside, or nowhere."""
+        request = Command(_argv(command, ""), cwd, detach=True, stdout_path=output, stderr_path=output)
+        self.planarian.dispatch(self, request)
+
+    def snapshot(self, name: str = "", description: str = "") -> Statepoint:
+        return self.planarian.snapshot(self, name=name, description=description)
+
+    def rollback(self, to: StatepointRef) -> RestoreContext:
+        return self.planarian.rollback(self, to)
+
+    def stop(self) -> None:
+        """End all its processes. Files and statepoints stay; a rollback brings it back."""
+        with self.planarian.sandboxes.lock(self.id).acquire(exclusive=True, timeout=self.planarian.config.lock_timeout):
+            self.planarian.sandboxes.stop(self.record)
+
+    def __repr__(self) -> str:
+        return f"Sandbox({self.id!r})"
+
+
+class Planarian:
+    """One home: its sandboxes, statepoints and evidence. Make one with :meth:`open`."""
+
+    def __init__(self, home: Path, config: Config, plugins: PluginManager, registry: Registry) -> None:
+        self.home = home
+        self.config = config
+        self.plugins = plugins
+        self.registry = registry
+        self.sandboxes = SandboxManager(home, registry, plugins, config)
+        self.statepoints = StatepointManager(home, registry, plugins, self.sandboxes)
+        self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="planarian")
+        self._calls: dict[str, int] = {}
+        self.recovered: list[Recovered] = []
+
+    @classmethod
+    def open(cls, home: str | Path | None = None, *, plugins: Sequence[object] = (), recover: bool = True) -> Planarian:
+        """Open a home, made if need be, and finish what a killed runtime left in it.
+
+        Args:
+            home: ``PLANARIAN_HOME`` or the user's data directory if None.
+            plugins: plugin objects beside the installed ones.
+            recover: False leaves unfinished operations to ``planarian recover``.
+
+        Raises:
+            ConfigurationError: the home can't be made, or its configuration is wrong.
+            RegistryCorrupt: the registry can't be read or written.
+        """
+        path = Path(home).expanduser().absolute() if home is not None else default_home()
+        try:
+            for folder in (path, path / "locks", path / "sandboxes", path / "statepoints", path / "cache"):
+                folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            # A looser mode would let other users read what sandboxes hold, and let them in by a setuid file.
+            if path.stat().st_mode & 0o077:
+                path.chmod(0o700)
+        except OSError as error:
+            raise ConfigurationError(
+                f"the home {path} can't be used: {error.strerror or error}",
+                code="home-unusable",
+                remedy="make it writable, or set PLANARIAN_HOME to a directory that is",
+            ) from error
+        planarian = cls(path, load(path), PluginManager(path, tuple(plugins)), Registry(path / "registry.sqlite"))
+        if recover:
+            planarian.recovered = planarian.recover()
+        return planarian
+
+    def close(self) -> None:
+        """Wait for background snapshots and let go of the home. Sandboxes go on running."""
+        self._workers.shutdown(wait=True)
+        self.registry.close()
+
+    def __enter__(self) -> Planarian:
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        self.close()
+
+    # --- sandboxes ---
+
+    def create_sandbox(
+        self,
+        workspace: str | Path,
+        *,
+        name: str = "",
+        sandbox: str = "",
+        filesystem: str = "",
+        process: str = "",
+        network: str = "",
+        limits: Limits | None = None,
+        hidden: Sequence[str] = (),
+        env: Mapping[str, str] | None = None,
+    ) -> Sandbox:
+        """Make and start a sandbox on a host directory; backends not named are the best that this host allows.
+
+        Raises:
+            ConfigurationError, BackendUnavailable, SandboxError: nothing remains of it.
+        """
+        request = SandboxRequest(
+            Path(workspace),
+            name,
+            sandbox,
+            filesystem,
+            process,
+            network,
+            limits or Limits(),
+            tuple(hidden),
+            dict(env or {}),
+        )
+        return Sandbox(self, self.sandboxes.create(request).id)
+
+    def sandbox(self, reference: str = "") -> Sandbox:
+        """A sandbox by id, unique beginning of it, or name; the only one there is if empty."""
+        record = self.sandboxes.find(reference) if reference else self.sandboxes.only()
+        return Sandbox(self, record.id)
+
+    def remove_sandbox(self, sandbox: Sandbox) -> None:
+        """End a sandbox and delete its files and statepoints. A ``directory`` sandbox's workspace stays as it is."""
+        with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
+            record = sandbox.record
+            for statepoint in self.registry.statepoints(record.id):
+                self.statepoints.drop_artefacts(record, statepoint)
+            self.sandboxes.destroy(record)
+
+    def dispatch(self, sandbox: Sandbox, command: Command, sink: OutputSink | None = None) -> CommandResult:
+        """Run a command under the sandbox's shared lock, and serve requests that come from inside meanwhile."""
+        with self.sandboxes.lock(sandbox.id).acquire(exclusive=False, timeout=self.config.lock_timeout) as held:
+            server = agent_requests.RequestServer(self, sandbox, held)
+            result = self.sandboxes.execute(sandbox.record, command, sink, server.handle)
+        self._calls[sandbox.id] = self._calls.get(sandbox.id, 0) + 1
+        return server.after(result)
+
+    # --- the primitives ---
+
+    @overload
+    def snapshot(
+        self,
+        sandbox: Sandbox,
+        *,
+        name: str = ...,
+        description: str = ...,
+        automatic: bool = ...,
+        files_only: bool = ...,
+    ) -> Statepoint: ...
+
+    @overload
+    def snapshot(
+        self,
+        sandbox: Sandbox,
+        *,
+        name: str = ...,
+        description: str = ...,
+        automatic: bool = ...,
+        files_only: bool = ...,
+        wait: Literal[False],
+    ) -> Future[Statepoint]: ...
+
+    def snapshot(
+        self,
+        sandbox: Sandbox,
+        *,
+        name: str = "",
+        description: str = "",
+        automatic: bool = False,
+        files_only: bool = False,
+        wait: bool = True,
+    ) -> Statepoint | Future[Statepoint]:
+        """Record a statepoint (paper, section 3.2).
+
+        Args:
+            automatic: taken by a policy, not asked for.
+            files_only: leave the processes out.
+            wait: False returns as soon as the lock is held; the capture overlaps what the caller does next, and the
+                next tool call waits for it. The future raises what the capture raises.
+
+        Raises:
+            CaptureError: nothing was committed; the sandbox runs on.
+        """
+        request = SnapshotRequest(name, description, automatic, files_only="by request" if files_only else "")
+        held = self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout)
+
+        def work() -> Statepoint:
+            with held:
+                record = sandbox.record
+                self.sandboxes.check_running(record)
+                statepoint = self.statepoints.snapshot(record, request)
+                self._calls[sandbox.id] = 0
+                return statepoint
+
+        return work() if wait else self._workers.submit(work)
+
+    def rollback(
+        self,
+        sandbox: Sandbox,
+        to: StatepointRef,
+        *,
+        safety: bool = True,
+        files_only: bool = False,
+        accept_pivots: bool = False,
+    ) -> RestoreContext:
+        """Return to a statepoint of this sandbox, remote effects included (paper, section 3.2).
+
+        Args:
+            safety: take a statepoint of the present state first, so that the rollback can be undone.
+            files_only: let processes start anew instead of bringing their memory back.
+            accept_pivots: go back past remote effects that can't be undone.
+
+        Raises:
+            LineageError, RestoreError, CompensationError: the error's ``state`` says where the sandbox is now.
+        """
+        with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
+            record = sandbox.record
+            statepoint = self.resolve(sandbox, to)
+            return self.statepoints.rollback(
+                record, statepoint, safety=safety, files_only=files_only, accept_pivots=accept_pivots
+            )
+
+    def preview_rollback(self, sandbox: Sandbox, to: StatepointRef) -> RollbackPreview:
+        """What :meth:`rollback` would do now."""
+        with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
+            return self.statepoints.preview(sandbox.record, self.resolve(sandbox, to))
+
+    def fork(self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = "") -> Sandbox:
+        """Make an independent sandbox from a statepoint; the source isn't touched (paper, section 3.2).
+
+        Args:
+            statepoint: a Statepoint, or a reference; then ``of`` says whose.
+        """
+        return self.fork_with_context(statepoint, of=of, name=name)[0]
+
+    def fork_with_context(
+        self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = ""
+    ) -> tuple[Sandbox, RestoreContext]:
+        """:meth:`fork`, and the restore context for the agent that goes on in the fork."""
+        source = of or self._owner(statepoint)
+        with self.sandboxes.lock(source.id).acquire(exclusive=False, timeout=self.config.lock_timeout):
+            record, restored = self.statepoints.fork(source.record, self.resolve(source, statepoint), name)
+        return Sandbox(self, record.id), restored
+
+    def recover(self) -> list[Recovered]:
+        """Finish what killed runtimes left behind; what another process is doing right now is left alone."""
+        return Recovery(self.registry, self.sandboxes, self.statepoints).run()
+
+    # --- evidence ---
+
+    def resolve(self, sandbox: Sandbox, reference: StatepointRef) -> Statepoint:
+        """The committed statepoint that a reference means in a sandbox.
+
+        A fork may go back to the statepoint that it came from.
+        """
+        if isinstance(reference, Statepoint):
+            reference = reference.id
+        branch = self.registry.branch(sandbox.id)
+        statepoints = self.registry.statepoints(sandbox.id)
+        origin = self._origin(branch.forked_from, statepoints)
+        try:
+            return lineage.resolve(reference, [*origin, *statepoints], branch.head)
+        except LineageError as error:
+            self._name_other_owner(reference, sandbox, error)
+            raise
+
+    def _origin(self, forked_from: str | None, own: Sequence[Statepoint]) -> list[Statepoint]:
+        if forked_from is None or any(s.id == forked_from for s in own):
+            return []
+        try:
+            return [self.registry.statepoint(forked_from)]
+        except LineageError:
+            return []  # its sandbox was removed
+
+    def _name_other_owner(self, reference: str, sandbox: Sandbox, error: LineageError) -> None:
+        try:
+            other = self.registry.statepoint(reference)
+        except LineageError:
+            return
+        raise LineageError(
+            f"{reference} belongs to sandbox {other.sandbox_id}, not to {sandbox.id}",
+            code="statepoint-foreign",
+            state="nothing was changed",
+            remedy=f"name that sandbox, or fork from it: planarian fork -s {other.sandbox_id} {reference}",
+        ) from error
+
+    def _owner(self, reference: StatepointRef) -> Sandbox:
+        if isinstance(reference, Statepoint):
+            return Sandbox(self, reference.sandbox_id)
+        try:
+            return Sandbox(self, self.registry.statepoint(reference).sandbox_id)
+        except LineageError:
+            return self.sandbox()
+
+    def append_outcome(
+        self, statepoint: StatepointRef, text: str, *, status: str = "note", author: str = "", of: Sandbox | None = None
+    ) -> Outcome:
+        """Add how a run that went on from a statepoint ended: ``note``, ``succeeded`` or ``failed``."""
+        if not isinstance(statepoint, Statepoint):
+            statepoint = self.resolve(of or self._owner(statepoint), statepoint)
+        return context.append_outcome(self.registry, statepoint, text, status, author)
+
+    def ledger(self, sandbox: Sandbox, *, limit: int | None = None, automatic: bool = True) -> Ledger:
+        """The evidence to choose a statepoint from, newest first, in at most ``limit`` characters."""
+        head = self.registry.branch(sandbox.id).head
+        limit = limit or self.config.ledger_characters
+        return context.construct_ledger(self.registry, sandbox.id, head, limit, automatic=automatic)
+
+    # --- policy ---
+
+    def should_snapshot(self, sandbox: Sandbox, trigger: str = "tool-call") -> bool:
+        """Whether an adapter takes a statepoint now: a plugin's word, else the configured policy.
+
+        Args:
+            trigger: ``tool-call``, ``milestone:NAME`` or ``submit``.
+        """
+        calls = self._calls.get(sandbox.id, 0)
+        said = self.plugins.hook.planarian_should_snapshot(sandbox=sandbox.record, trigger=trigger, calls=calls)
+        if said is not None:
+            return bool(said)
+        policy = self.config.policy
+        if policy == "manual":
+            return False
+        if trigger != "tool-call":
+            return True
+        if policy.startswith("every:"):
+            return calls >= int(policy.removeprefix("every:"))
+        return policy == "every-call"
+
+    def with_config(self, **changes: object) -> None:
+        """Change defaults of this open home only (an adapter's own configuration)."""
+        self.config = replace(self.config, **changes)  # type: ignore[arg-type]  # Config checks its own fields
+        self.sandboxes.config = self.config
+
+
+def _argv(command: str | Sequence[str], session: str) -> tuple[str, ...]:
+    if not isinstance(command, str):
+        return tuple(os.fspath(part) for part in command)
+    return (command,) if session else (_SHELL, "-c", command)

@@ -1,0 +1,294 @@
+"""The life cycle of sandboxes: which backends, where the files are, creation, dispatch of commands, removal."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from planarian_core.config import Config
+from planarian_core.errors import BackendUnavailable, ConfigurationError, LineageError, SandboxError
+from planarian_core.faults import reach
+from planarian_core.hookspecs import BackendKind
+from planarian_core.interfaces import Layer, OutputSink, RequestHandler
+from planarian_core.locks import SandboxLock
+from planarian_core.model import (
+    Branch,
+    Command,
+    CommandResult,
+    Limits,
+    Network,
+    SandboxRecord,
+    SandboxSpec,
+    new_id,
+    utc_now,
+)
+from planarian_core.plugin_manager import PluginManager
+from planarian_core.registry import Operation, Registry
+
+
+@dataclass(frozen=True)
+class SandboxRequest:
+    """What a caller wants of a new sandbox; empty backend names mean the best one that this host allows."""
+
+    workspace: Path
+    name: str = ""
+    sandbox: str = ""
+    filesystem: str = ""
+    process: str = ""
+    network: str = ""
+    limits: Limits = field(default_factory=Limits)
+    hidden: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+def layer_of(spec: SandboxSpec) -> Layer:
+    return Layer(Path(spec.layer), spec.exclude)
+
+
+class SandboxManager:
+    """Creates, finds, dispatches to and ends the sandboxes of one home."""
+
+    def __init__(self, home: Path, registry: Registry, plugins: PluginManager, config: Config) -> None:
+        self.home = home
+        self.registry = registry
+        self.plugins = plugins
+        self.config = config
+
+    def lock(self, sandbox_id: str) -> SandboxLock:
+        return SandboxLock(self.home / "locks", sandbox_id)
+
+    def folder(self, sandbox_id: str) -> Path:
+        """Where a sandbox keeps what is its own on the host side."""
+        return self.home / "sandboxes" / sandbox_id
+
+    # --- finding ---
+
+    def find(self, reference: str) -> SandboxRecord:
+        """A sandbox by id, name, or a unique beginning of its id.
+
+        Raises:
+            LineageError: ``sandbox-unknown`` or ``sandbox-ambiguous``.
+        """
+        records = self.registry.sandboxes()
+        for record in records:
+            if record.id == reference:
+                return record
+        prefix = reference if reference.startswith("sb-") else f"sb-{reference}"
+        found = [r for r in records if r.name and r.name == reference]
+        found = found or [r for r in records if len(reference) >= 2 and r.id.startswith(prefix)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            ids = ", ".join(r.id for r in found[:8])
+            raise LineageError(
+                f"{reference!r} is ambiguous: {ids}", code="sandbox-ambiguous", remedy="give more of the id"
+            )
+        raise LineageError(
+            f"no sandbox is called {reference!r}", code="sandbox-unknown", remedy="planarian list shows what there is"
+        )
+
+    def only(self) -> SandboxRecord:
+        """The one open sandbox of this home, for commands that name none."""
+        records = [r for r in self.registry.sandboxes() if not r.closed]
+        if len(records) == 1:
+            return records[0]
+        if not records:
+            raise LineageError("there is no sandbox yet", code="sandbox-unknown", remedy="planarian new")
+        names = ", ".join(r.name or r.id for r in records[-8:])
+        raise LineageError(
+            f"there are {len(records)} sandboxes: {names}",
+            code="sandbox-ambiguous",
+            remedy="say which: --sandbox ID, or set PLANARIAN_SANDBOX",
+        )
+
+    # --- creating ---
+
+    def create(self, request: SandboxRequest) -> SandboxRecord:
+        """Make a sandbox and start it.
+
+        Raises:
+            ConfigurationError: the workspace can't be one, or a name is taken or unknown.
+            BackendUnavailable: a backend asked for by name doesn't work here.
+            SandboxError: it did not start; nothing remains of it.
+        """
+        workspace = self._checked_workspace(request.workspace)
+        if request.name and any(r.name == request.name for r in self.registry.sandboxes() if not r.closed):
+            raise ConfigurationError(f"a sandbox called {request.name!r} exists", remedy="choose another name")
+        sandbox_id = new_id("sb")
+        backend = self.choose("sandbox", request.sandbox or self.config.sandbox)
+        filesystem = self.choose("filesystem", request.filesystem or self.config.filesystem)
+        sandbox = self.plugins.sandbox(backend)
+        in_place = sandbox.capabilities.in_place
+        if in_place:
+            self._check_not_shared(workspace)
+        spec = SandboxSpec(
+            id=sandbox_id,
+            workspace=str(workspace),
+            layer=str(workspace if in_place else self.folder(sandbox_id) / "layer"),
+            home=str(self.home),
+            backend=backend,
+            network=Network(request.network or self.config.network),
+            limits=request.limits,
+            hidden=(*self.config.hidden, *request.hidden),
+            env=dict(request.env),
+        )
+        process = self.choose_process(spec, request.process or self.config.process)
+        record = SandboxRecord(spec, new_id("br"), filesystem, process, utc_now(), request.name)
+        with self.lock(sandbox_id).acquire(exclusive=True):
+            operation = self.registry.begin(Operation(new_id("op"), "create", sandbox_id))
+            self.registry.add_sandbox(record, Branch(record.branch_id, record.id))
+            try:
+                reach("create.begun")
+                record = self._start_new(record)
+                reach("create.started")
+            except BaseException:
+                self.destroy(record, operation)
+                raise
+            self.registry.end(operation, record=record)
+        return record
+
+    def _start_new(self, record: SandboxRecord) -> SandboxRecord:
+        spec = record.spec
+        sandbox = self.plugins.sandbox(spec.backend)
+        self.folder(spec.id).mkdir(mode=0o700, parents=True)
+        if not sandbox.capabilities.in_place:
+            self.plugins.filesystem(record.filesystem).create(layer_of(spec))
+        spec = sandbox.prepare(spec)
+        return replace(record, spec=spec, live=sandbox.start(spec), base=sandbox.fingerprint(spec))
+
+    def choose(self, kind: BackendKind, wanted: str) -> str:
+        """The backend asked for, if it works here; else the preferred one that does."""
+        if wanted:
+            self.plugins.require(kind, wanted)
+            return wanted
+        reasons = []
+        for name in self.plugins.names(kind):
+            found = self.plugins.probe(kind, name)
+            if found.available:
+                return name
+            reasons.append(f"{name}: {found.reason}")
+        raise BackendUnavailable(
+            f"no {kind} backend works here ({'; '.join(reasons) or 'none is installed'})", remedy="planarian doctor"
+        )
+
+    def choose_process(self, spec: SandboxSpec, wanted: str) -> str:
+        """A process backend that works here and serves this kind of sandbox."""
+        capabilities = self.plugins.sandbox(spec.backend).capabilities
+        names = [wanted] if wanted else self.plugins.names("process")
+        reasons = []
+        for name in names:
+            backend = self.plugins.process(name)
+            found = backend.serves(spec, capabilities)
+            if found.available:
+                found = self.plugins.probe("process", name)
+            if found.available:
+                return name
+            reasons.append(f"{name}: {found.reason}")
+        raise BackendUnavailable(f"no process backend serves here ({'; '.join(reasons)})", remedy="planarian doctor")
+
+    def _checked_workspace(self, workspace: Path) -> Path:
+        try:
+            real = workspace.expanduser().resolve(strict=True)
+        except (OSError, RuntimeError) as error:
+            raise ConfigurationError(
+                f"the workspace {workspace} can't be used: {error}", code="workspace-missing", remedy="create it first"
+            ) from error
+        home = self.home.resolve()
+        why = ""
+        if not real.is_dir():
+            why = "it is no directory"
+        elif real == Path(real.anchor):
+            why = "it is the root of the file system"
+        elif real == Path.home().resolve():
+            why = "it is your home directory"
+        elif home == real or home.is_relative_to(real):
+            why = f"Planarian's own home {home} lies in it"
+        elif real.is_relative_to(home):
+            why = f"it lies in Planarian's own home {home}"
+        elif not os.access(real, os.R_OK | os.X_OK):
+            why = "you can't read it"
+        if why:
+            raise ConfigurationError(
+                f"{real} can't be a workspace: {why}",
+                code="workspace-refused",
+                remedy="choose the directory of one project",
+            )
+        return real
+
+    def _check_not_shared(self, workspace: Path) -> None:
+        for other in self.registry.sandboxes():
+            if other.closed or not self.plugins.sandbox(other.spec.backend).capabilities.in_place:
+                continue
+            taken = Path(other.spec.layer)
+            if workspace == taken or workspace.is_relative_to(taken) or taken.is_relative_to(workspace):
+                raise ConfigurationError(
+                    f"{other.name or other.id} works in place in {taken}: two would undo each other's changes",
+                    code="workspace-shared",
+                    remedy=f"use that one, or remove it: planarian rm {other.id}",
+                )
+
+    # --- using ---
+
+    def running(self, record: SandboxRecord) -> bool:
+        """Whether the sandbox can run commands now."""
+        return record.live is not None and self.plugins.sandbox(record.spec.backend).alive(record.spec, record.live)
+
+    def check_running(self, record: SandboxRecord) -> None:
+        """SandboxError, saying how it comes back to life, unless the sandbox runs."""
+        if record.closed:
+            raise SandboxError(
+                f"{record.id} was closed", code="sandbox-closed", remedy=f"planarian rollback -s {record.id} @head"
+            )
+        if self.running(record):
+            return
+        pending = self.registry.operations(record.id)
+        if pending:
+            raise SandboxError(
+                f"{record.id} is in the middle of a {pending[0].kind} that was cut off",
+                code="sandbox-unfinished",
+                remedy="planarian recover",
+            )
+        head = self.registry.branch(record.id).head
+        raise SandboxError(
+            f"{record.id} doesn't run any more: its init is gone",
+            code="sandbox-dead",
+            state="its files are as they were left",
+            remedy=f"planarian rollback -s {record.id} @head" if head else f"planarian rm {record.id}, then a new one",
+        )
+
+    def execute(
+        self,
+        record: SandboxRecord,
+        command: Command,
+        sink: OutputSink | None = None,
+        requests: RequestHandler | None = None,
+    ) -> CommandResult:
+        """Run a command in a sandbox whose lock the caller holds."""
+        self.check_running(record)
+        assert record.live is not None
+        return self.plugins.sandbox(record.spec.backend).execute(record.spec, record.live, command, sink, requests)
+
+    # --- ending ---
+
+    def stop(self, record: SandboxRecord) -> SandboxRecord:
+        """End all processes; files and statepoints stay, a rollback brings it back. The caller holds the lock."""
+        self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
+        record = replace(record, live=None, closed=True)
+        self.registry.update_sandbox(record)
+        return record
+
+    def destroy(self, record: SandboxRecord, operation: Operation | None = None) -> None:
+        """Remove a sandbox and its files (never a workspace that is the user's own). Idempotent.
+
+        The registry forgets it last: a crash before leaves it known, and the removal can be repeated.
+        """
+        self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
+        filesystem = self.plugins.filesystem(record.filesystem)
+        folder = self.folder(record.id)
+        if Path(record.spec.layer).is_relative_to(folder):
+            filesystem.destroy(layer_of(record.spec))
+        shutil.rmtree(folder, ignore_errors=True)
+        self.registry.forget_sandbox(record.id, operation)
