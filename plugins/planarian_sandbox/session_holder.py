@@ -366,8 +366,13 @@ class Holder:
         call.deadline = time.monotonic() + GRACE
 
     def _kill_tree(self, call: Call) -> None:
-        """Kill everything that the command started. Stopped first, so that nothing forks away meanwhile."""
+        """Kill everything that the command started. Stopped first, so that nothing forks away meanwhile.
+
+        The shell stands still too, so that it sees its children killed rather than stopped.
+        """
         stopped: set[int] = set()
+        if self.shell is not None:
+            send(self.shell.pid, signal.SIGSTOP)
         for _ in range(100):
             table = process_table()
             fresh = {
@@ -382,6 +387,8 @@ class Holder:
             stopped |= fresh
         for pid in stopped:
             send(pid, signal.SIGKILL)
+        if self.shell is not None:
+            send(self.shell.pid, signal.SIGCONT)
 
     def _deliver(self) -> None:
         for name, text in list(self.replies.items()):
