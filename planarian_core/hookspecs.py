@@ -104,3 +104,11 @@ def planarian_rolled_back(sandbox: SandboxRecord, statepoint: Statepoint, safety
 @hookspec
 def planarian_forked(source: SandboxRecord, sandbox: SandboxRecord, statepoint: Statepoint) -> None:
     """``sandbox`` was forked from ``statepoint`` of ``source``."""
+
+
+@hookspec
+def planarian_commands() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]  # a spec has no body
+    """Add commands to ``planarian``: a Typer callback (typed function with a docstring) by command name.
+
+    Called only by the command line. Importing what a command needs belongs into the command.
+    """

@@ -104,8 +104,10 @@ class FilesystemBackend(Protocol):
         Content is checked against its hash here. RestoreError when it is damaged or there is no room.
         """
 
-    def discard(self, artefact: Artefact) -> None:
-        """Give up an artefact. Idempotent; what other artefacts share stays."""
+    def discard(self, statepoint_id: str) -> None:
+        """Give up what :meth:`capture` recorded, or began to record, for a statepoint. Idempotent; what other
+        artefacts share stays.
+        """
 
     def destroy(self, layer: Layer) -> None:
         """Remove a layer and what the backend keeps beside it. Idempotent."""
@@ -299,8 +301,8 @@ class ProcessBackend(Protocol):
     def verify(self, artefact: Artefact, images: Path) -> None:
         """Check cheaply that the image is whole; RestoreError says what is missing."""
 
-    def discard(self, artefact: Artefact, images: Path) -> None:
-        """Give up an image. Idempotent."""
+    def discard(self, images: Path) -> None:
+        """Give up an image, whole or begun, besides the directory itself. Idempotent."""
 
 
 @runtime_checkable

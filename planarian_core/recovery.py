@@ -77,12 +77,14 @@ class Recovery:
 
     def thaw(self, record: SandboxRecord) -> None:
         """Let a sandbox run on that a killed runtime had stopped for an instant."""
-        backend = self.sandboxes.plugins.process(record.process)
-        for candidate in (backend, self.sandboxes.plugins.process("none")):
-            if isinstance(candidate, Thaws) and record.live is not None:
-                sandbox = self.sandboxes.plugins.sandbox(record.spec.backend)
-                spec, live = record.spec, record.live
-                candidate.thaw(RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live)))
+        if record.live is None:
+            return
+        plugins, spec, live = self.sandboxes.plugins, record.spec, record.live
+        sandbox = plugins.sandbox(spec.backend)
+        stopped = RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live))
+        for backend in (plugins.process(record.process), plugins.process("none")):
+            if isinstance(backend, Thaws):
+                backend.thaw(stopped)
 
     def _rollback(self, operation: Operation) -> str:
         record = self.registry.sandbox(operation.sandbox_id)

@@ -217,6 +217,15 @@ class Planarian:
         """End a sandbox and delete its files and statepoints. A ``directory`` sandbox's workspace stays as it is."""
         with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
             record = sandbox.record
+            own = {statepoint.id for statepoint in self.registry.statepoints(record.id)}
+            forks = [r.id for r in self.registry.sandboxes() if self.registry.branch(r.id).forked_from in own]
+            if forks:
+                raise LineageError(
+                    f"{sandbox.id} can't be removed: {', '.join(forks)} grew from its statepoints",
+                    code="sandbox-needed",
+                    state="nothing was changed",
+                    remedy=f"remove the forks first: planarian rm {' '.join(forks)}; or only stop it: planarian stop",
+                )
             for statepoint in self.registry.statepoints(record.id):
                 self.statepoints.drop_artefacts(record, statepoint)
             self.sandboxes.destroy(record)

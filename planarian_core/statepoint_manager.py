@@ -229,11 +229,9 @@ class StatepointManager:
 
     def drop_artefacts(self, record: SandboxRecord, statepoint: Statepoint) -> None:
         """Remove what a statepoint that isn't committed left on the disk."""
-        if statepoint.files:
-            self.plugins.filesystem(statepoint.files.backend).discard(statepoint.files)
-        if statepoint.processes:
-            images = self.images(statepoint.id)
-            self.plugins.process(statepoint.processes.backend).discard(statepoint.processes, images)
+        self.plugins.filesystem(record.filesystem).discard(statepoint.id)
+        backend = statepoint.processes.backend if statepoint.processes else record.process
+        self.plugins.process(backend).discard(self.images(statepoint.id))
         shutil.rmtree(self.images(statepoint.id).parent, ignore_errors=True)
 
     # --- remote ---
