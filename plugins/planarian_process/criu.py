@@ -1,0 +1,190 @@
+"""The ``criu`` process backend: a sandbox's processes with their memory, by full images (paper, section 5.3).
+
+CRIU runs as a worker of its own per capture and restore. Its notification ``post-dump`` is the instant: the image is
+written, everything still stands still, and the caller captures files and remote positions there.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from planarian_core.errors import CaptureError, RestoreError
+from planarian_core.interfaces import (
+    Availability,
+    ProcessCapabilities,
+    RestoreEnvironment,
+    RunningSandbox,
+    SandboxCapabilities,
+)
+from planarian_core.model import Artefact, Domain, Gap, Network, ProcessInfo, SandboxSpec
+from planarian_process import criu_images
+from planarian_process.criu_engine import EngineFailure
+from planarian_process.criu_log import diagnose, log_gaps
+from planarian_process.criu_probe import Probe
+from planarian_process.criu_tasks import (
+    Task,
+    connection_gaps,
+    read_tasks,
+    refuse_uncapturable,
+    several_networks,
+    wake,
+)
+
+_RUNS_ON = "nothing was captured; the sandbox runs on"
+
+
+@dataclass
+class CriuInstant:
+    """The moment of one capture; filled when its context has ended well."""
+
+    artefact: Artefact = field(default_factory=lambda: Artefact(Domain.PROCESSES, "criu", ""))
+    process_list: tuple[ProcessInfo, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+class CriuBackend:
+    """Captures and restores process trees with CRIU. Stateless apart from what it caches in ``home/cache``."""
+
+    name = "criu"
+    capabilities = ProcessCapabilities(memory=True, restarts=False, incremental=False)
+
+    def __init__(self, home: Path, binary: str = "criu") -> None:
+        self._probe = Probe(home / "cache", binary)
+
+    def probe(self) -> Availability:
+        """Whether CRIU can dump and restore here: a small server with a TCP socket is, once per kernel and binary."""
+        return self._probe.availability()
+
+    def serves(self, spec: SandboxSpec, sandbox: SandboxCapabilities) -> Availability:
+        """Whether it can capture this kind of sandbox; ``reason`` may name a limit of one that it serves."""
+        if not sandbox.process_tree:
+            return Availability(
+                False,
+                f"the sandbox backend {spec.backend} has no process tree of its own",
+                "use the sandbox backend namespace, as root",
+            )
+        if spec.network is Network.HOST:
+            return Availability(True, "network=host: TCP connections are not captured; a restore closes them")
+        return Availability(True)
+
+    @contextlib.contextmanager
+    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[CriuInstant]:
+        """Stop everything, lend the moment to the caller, let everything go on.
+
+        Raises:
+            CaptureError: names the process and the cause. ``images`` is empty again; the sandbox runs on.
+        """
+        found = self._probe.findings()
+        engine = self._probe.engine()
+        init = sandbox.live.init_pid
+        tasks = read_tasks(init, sandbox.tasks())
+        refuse_uncapturable(tasks)
+        private = sandbox.spec.network is not Network.HOST
+        keep_network = private and several_networks(tasks)
+        instant = CriuInstant()
+        try:
+            with (
+                ThreadPoolExecutor(max_workers=1) as pool,
+                engine.dump(
+                    init, images, private_network=private, keep_network=keep_network, external=("mnt[/]:root",)
+                ) as dump,
+            ):
+                sealed = pool.submit(criu_images.seal, images)
+                stopped = read_tasks(init, sandbox.tasks())
+                gaps = connection_gaps(stopped, not private)
+                yield instant
+            manifest = _sealed(sealed)
+        except BaseException as failure:
+            wake(tasks)
+            criu_images.clear(images)
+            if isinstance(failure, EngineFailure):
+                raise _capture_error(failure, tasks) from failure
+            raise
+        instant.process_list = tuple(task.info() for task in stopped)
+        instant.gaps = (*gaps, *log_gaps(dump.log))
+        instant.artefact = Artefact(
+            Domain.PROCESSES,
+            self.name,
+            images.name,
+            stored=manifest.size,
+            logical=manifest.size,
+            details={
+                "files": len(manifest.files),
+                "manifest": manifest.digest,
+                "kernel": os.uname().release,
+                "criu": found.version,
+                "mem_track": found.mem_track,
+                "private_network": private,
+                "keep_network": keep_network,
+            },
+        )
+
+    def verify(self, artefact: Artefact, images: Path) -> None:
+        """Check names and sizes of the image's files; RestoreError names what is missing."""
+        criu_images.check(images, str(artefact.details.get("manifest", "")))
+
+    def discard(self, artefact: Artefact, images: Path) -> None:
+        """Remove the image's files. Idempotent."""
+        criu_images.clear(images)
+
+    def restore(
+        self, artefact: Artefact, images: Path, environment: RestoreEnvironment, kill: Sequence[int] = ()
+    ) -> int:
+        """Bring the tree back after its image was checked against its hashes; returns the host pid of its init.
+
+        Raises:
+            RestoreError: the image is damaged, or CRIU failed: then the cause is from its log. Nothing is left running.
+        """
+        criu_images.check_content(images, str(artefact.details.get("manifest", "")))
+        private = bool(artefact.details.get("private_network", True))
+        if private != environment.private_network:
+            raise RestoreError(
+                "the statepoint was taken with another kind of network than the sandbox has now",
+                remedy="restore it into a sandbox with the same network setting",
+            )
+        try:
+            return self._probe.engine().restore(
+                images,
+                environment.root,
+                prefix=environment.prefix,
+                private_network=private,
+                keep_network=bool(artefact.details.get("keep_network", False)),
+                external=(f"mnt[root]:{environment.root}",),
+                doomed=kill,
+            )
+        except EngineFailure as failure:
+            found = diagnose(failure.log, fallback=str(failure))
+            raise RestoreError(
+                f"the processes could not be restored: {found.cause}{_quoted(found.lines)}",
+                code="restore-processes",
+                state="nothing of the statepoint's processes is running",
+                remedy=found.remedy,
+            ) from failure
+
+
+def _sealed(sealing: Future[criu_images.Manifest]) -> criu_images.Manifest:
+    try:
+        return sealing.result()
+    except OSError as failure:
+        raise CaptureError(
+            f"the process image could not be made durable: {failure}", state=_RUNS_ON, remedy="free some space"
+        ) from failure
+
+
+def _quoted(lines: Sequence[str]) -> str:
+    return "".join(f"\n  criu: {line}" for line in lines)
+
+
+def _capture_error(failure: EngineFailure, tasks: Sequence[Task]) -> CaptureError:
+    found = diagnose(failure.log, tasks, fallback=str(failure))
+    return CaptureError(
+        f"the processes could not be captured: {found.cause}{_quoted(found.lines)}",
+        code="capture-processes",
+        state=_RUNS_ON,
+        remedy=found.remedy,
+    )

@@ -1,0 +1,233 @@
+"""One dump and one restore with CRIU: which options, and what is done while it waits for us."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, stop_thread
+from planarian_process.criu_rpc import LOG_NAME, StartCache, Worker, WorkerLost, messages
+from planarian_process.criu_tasks import inside_pids
+
+GHOST_LIMIT = 1 << 30
+"""Bytes: files that were deleted but are still open are kept in the image up to this size each."""
+
+_LOG_LEVEL = 3  # names the task that it is busy with; written to memory, no slower than 2
+
+
+class EngineFailure(Exception):
+    """CRIU failed. ``log`` is all that it logged; what it had stopped or started it has let go again."""
+
+    def __init__(self, reason: str, log: str) -> None:
+        super().__init__(reason)
+        self.log = log
+
+
+@dataclass
+class Dump:
+    """A dump under way. ``log`` is complete when the context has ended."""
+
+    log: str = ""
+
+
+@dataclass(frozen=True)
+class Engine:
+    """CRIU's binary and its start-up cache."""
+
+    binary: str
+    cache: StartCache
+
+    def features(self) -> dict[str, Any]:
+        """CRIU's version and whether the kernel can track memory changes (what incremental images need)."""
+        with self._worker() as worker:
+            request = messages().criu_req()
+            request.type = messages().VERSION
+            request.keep_open = True
+            worker.send(request)
+            version = worker.receive().version
+            request = messages().criu_req()
+            request.type = messages().FEATURE_CHECK
+            request.features.mem_track = True
+            worker.send(request)
+            found = worker.receive()
+        return {
+            "version": f"{version.major_number}.{version.minor_number}.{version.sublevel}",
+            "mem_track": bool(found.success and found.features.mem_track),
+        }
+
+    @contextlib.contextmanager
+    def dump(
+        self, pid: int, images: Path, *, private_network: bool, external: Sequence[str], keep_network: bool = False
+    ) -> Iterator[Dump]:
+        """Capture the tree below ``pid``; inside the context everything in it stands still and the image is written.
+
+        The tree runs on when the context ends, in any way. ``private_network``: it has its own network namespace;
+        ``keep_network``: that one has more than ``lo`` in it, or there are several.
+
+        Raises:
+            EngineFailure: CRIU could not do it.
+        """
+        dump = Dump()
+        with self._worker() as worker, _directory(images) as descriptor:
+            request = _request(worker, messages().DUMP, descriptor, external)
+            request.opts.pid = pid
+            request.opts.leave_running = True
+            request.opts.tcp_skip_in_flight = True
+            request.opts.ghost_limit = GHOST_LIMIT
+            if private_network and not keep_network:
+                request.opts.empty_ns = CLONE_NEWNET
+            response = _converse(worker, request, until="post-dump")
+            if response.type != messages().NOTIFY:
+                raise EngineFailure(response.cr_errmsg or "CRIU failed", worker.log())
+            try:
+                yield dump
+            except BaseException:
+                with contextlib.suppress(WorkerLost):  # the caller's own failure is what counts
+                    worker.answer(False)
+                    worker.converse(_agree)
+                raise
+            try:
+                worker.answer()
+                response = worker.converse(_agree)
+            except WorkerLost as lost:
+                raise EngineFailure(str(lost), worker.log()) from lost
+            dump.log = worker.log()
+            if not response.success:
+                raise EngineFailure(response.cr_errmsg or "CRIU failed", dump.log)
+
+    def restore(
+        self,
+        images: Path,
+        root: str,
+        *,
+        prefix: Sequence[str] = (),
+        private_network: bool,
+        external: Sequence[str],
+        keep_network: bool = False,
+        doomed: Sequence[int] = (),
+    ) -> int:
+        """Bring a tree back; returns the host pid of its init. The inside pids ``doomed`` never run an instruction.
+
+        Raises:
+            EngineFailure: CRIU could not do it; nothing of the tree is left.
+        """
+        tree = _Restored(doomed, private_network)
+        with self._worker(prefix, keep=(Path(root),)) as worker, _directory(images) as descriptor:
+            try:
+                request = _request(worker, messages().RESTORE, descriptor, external)
+                request.opts.root = root
+                if private_network and not keep_network:
+                    request.opts.empty_ns = CLONE_NEWNET
+                if not private_network:
+                    request.opts.tcp_close = True
+                response = _converse(worker, request, tree)
+                if not response.success:
+                    raise EngineFailure(response.cr_errmsg or "CRIU failed", worker.log())
+                tree.end_doomed()
+            except BaseException:
+                worker.abandon()
+                tree.kill()
+                raise
+            finally:
+                tree.close()
+        return int(response.restore.pid)
+
+    def _worker(self, prefix: Sequence[str] = (), keep: Sequence[Path] = ()) -> Worker:
+        return Worker(self.binary, self.cache, prefix, keep)
+
+
+class _Restored:
+    """The tree as it comes up: what is done to it at CRIU's notifications."""
+
+    def __init__(self, doomed: Sequence[int], private_network: bool) -> None:
+        self._doomed = frozenset(doomed)
+        self._private_network = private_network
+        self._init = 0
+        self._init_handle = -1
+        self._stopped: list[int] = []
+
+    def __call__(self, event: str, pid: int) -> bool:
+        if event == "setup-namespaces":
+            self._init, self._init_handle = pid, os.pidfd_open(pid)
+            if self._private_network:
+                loopback_up(pid)
+        elif event == "pre-resume":
+            self._stop_doomed()
+        elif event == "post-resume":
+            self.end_doomed()
+        return True
+
+    def _stop_doomed(self) -> None:
+        """Queue a stop for each thread that must not run on.
+
+        CRIU still holds them at the end of their last system call and would give up if one was killed now. A thread
+        takes a queued stop before it returns to its own code, so it can be killed after CRIU has let go of it.
+        """
+        for host, inside in inside_pids(self._init).items():
+            if inside in self._doomed and host != self._init:
+                handle = os.pidfd_open(host)
+                self._stopped.append(handle)
+                for thread in os.listdir(f"/proc/{host}/task"):
+                    stop_thread(host, int(thread))
+
+    def end_doomed(self) -> None:
+        while self._stopped:
+            handle = self._stopped.pop()
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
+
+    def kill(self) -> None:
+        """End the whole tree: with its init goes the pid namespace."""
+        if self._init_handle >= 0:
+            with contextlib.suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._init_handle, signal.SIGKILL)
+
+    def close(self) -> None:
+        for handle in (*self._stopped, *([self._init_handle] if self._init_handle >= 0 else [])):
+            os.close(handle)
+
+
+def _agree(event: str, pid: int) -> bool:
+    return True
+
+
+def _converse(worker: Worker, request: Any, notified: Any = _agree, until: str = "") -> Any:
+    try:
+        worker.send(request)
+        return worker.converse(notified, until)
+    except WorkerLost as lost:
+        raise EngineFailure(str(lost), worker.log()) from lost
+
+
+@contextlib.contextmanager
+def _directory(path: Path) -> Iterator[int]:
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _request(worker: Worker, kind: int, images: int, external: Sequence[str]) -> Any:
+    request = messages().criu_req()
+    request.type = kind
+    options = request.opts
+    options.images_dir_fd = images
+    options.work_dir_fd = worker.scratch
+    options.log_file = LOG_NAME
+    options.log_level = _LOG_LEVEL
+    options.external.extend(external)
+    options.notify_scripts = True
+    options.tcp_established = True
+    options.ext_unix_sk = True
+    options.file_locks = True
+    options.link_remap = True
+    options.manage_cgroups_mode = messages().IGNORE
+    options.network_lock = messages().SKIP
+    return request

@@ -1,0 +1,117 @@
+"""What the CRIU backend needs of mount and network namespaces, without a helper program and without forking Python.
+
+A namespace belongs to a thread. So a throw-away thread enters (or makes) one, does its work there (a child process
+that it starts stays in it) and ends; the rest of the program never notices.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import signal
+import socket
+import struct
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+CLONE_NEWNS = 0x00020000
+CLONE_NEWUTS = 0x04000000
+CLONE_NEWIPC = 0x08000000
+CLONE_NEWPID = 0x20000000
+CLONE_NEWNET = 0x40000000
+
+MS_NOSUID = 2
+MS_NODEV = 4
+MS_NOEXEC = 8
+MS_BIND = 4096
+MS_REC = 16384
+MS_PRIVATE = 1 << 18
+
+_SIOCSIFFLAGS = 0x8914
+_IFF_UP_LOOPBACK_RUNNING = 0x49
+
+_libc = ctypes.CDLL(None, use_errno=True)
+
+
+def _check(result: int, what: str) -> None:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, f"{what}: {os.strerror(number)}")
+
+
+def unshare(flags: int) -> None:
+    """Give the calling thread namespaces of its own; the pid namespace is for its children."""
+    _check(_libc.unshare(flags), "unshare")
+
+
+def mount(source: str | None, target: str, kind: str | None = None, flags: int = 0, data: str | None = None) -> None:
+    """mount(2)."""
+    arguments = [None if value is None else os.fsencode(value) for value in (source, target, kind, data)]
+    _check(
+        _libc.mount(arguments[0], arguments[1], arguments[2], ctypes.c_ulong(flags), arguments[3]), f"mount {target}"
+    )
+
+
+def syncfs(descriptor: int) -> None:
+    """Write a whole filesystem back, by a descriptor on it. OSError when data was lost."""
+    _check(_libc.syncfs(descriptor), "syncfs")
+
+
+def in_thread(action: Callable[[], T]) -> T:
+    """Run ``action`` in a thread of its own, which may change its namespaces; returns or raises what it does."""
+    results: list[T] = []
+    failures: list[BaseException] = []
+
+    def run() -> None:
+        try:
+            results.append(action())
+        except BaseException as failure:  # handed on to the caller below, whatever it is
+            failures.append(failure)
+
+    thread = threading.Thread(target=run, name="planarian-criu-namespace")
+    thread.start()
+    thread.join()
+    if failures:
+        raise failures[0]
+    return results[0]
+
+
+def own_mounts() -> None:
+    """Give the calling thread (use :func:`in_thread`) a mount namespace that nothing propagates out of."""
+    unshare(CLONE_NEWNS)
+    mount(None, "/", None, MS_REC | MS_PRIVATE)
+
+
+def in_network_of(pid: int, action: Callable[[], T]) -> T:
+    """Run ``action`` in the network namespace of a process."""
+
+    def enter() -> T:
+        descriptor = os.open(f"/proc/{pid}/ns/net", os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            _check(_libc.setns(descriptor, CLONE_NEWNET), "setns")
+        finally:
+            os.close(descriptor)
+        return action()
+
+    return in_thread(enter)
+
+
+def loopback_up(pid: int) -> None:
+    """Bring ``lo`` up in the network namespace of a process: CRIU leaves it down in an empty one."""
+
+    def up() -> None:
+        with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as control:
+            fcntl.ioctl(control, _SIOCSIFFLAGS, struct.pack("16sh14x", b"lo", _IFF_UP_LOOPBACK_RUNNING))
+
+    in_network_of(pid, up)
+
+
+def stop_thread(process: int, thread: int) -> None:
+    """Queue SIGSTOP for one thread of a process (tgkill); a thread that is gone is no error."""
+    if _libc.tgkill(process, thread, signal.SIGSTOP) < 0 and ctypes.get_errno() != errno.ESRCH:
+        _check(-1, f"tgkill {process}/{thread}")

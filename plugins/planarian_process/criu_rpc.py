@@ -1,0 +1,255 @@
+"""Talks to CRIU: one worker process per request, over its RPC socket.
+
+pycriu's own ``dump()`` and ``restore()`` fork the caller and don't answer notifications, so only its message classes
+are used and the exchange is written here.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import select
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+from planarian_core.errors import BackendUnavailable
+from planarian_process.criu_namespaces import in_thread, mount, own_mounts
+
+LOG_NAME = "criu.log"
+_ERRORS_NAME = "stderr"
+_PATIENCE = 60.0
+DEADLINE = 900.0
+"""Seconds that CRIU may take for one step; far above any real dump, so that a hang ends in an error."""
+
+INSTALL = "apt-get install --no-install-recommends criu python3-pycriu  # 4.2 or newer; on Debian 12/13 from sid"
+
+_ADMINISTRATOR_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_CACHE_NAME = "criu.kdat"
+_messages_lock = threading.Lock()
+_messages: Any = None
+
+
+class WorkerLost(Exception):
+    """The CRIU process went away in the middle of a request, or did not answer in time."""
+
+
+def find_binary(name: str = "criu") -> str | None:
+    """The path of CRIU, also where PATH leaves out the administrator's directories."""
+    found = shutil.which(name)
+    return found or shutil.which(name, path=os.pathsep.join(_ADMINISTRATOR_PATH))
+
+
+def _message_file() -> Path | None:
+    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
+    roots = [Path(entry) for entry in sys.path if entry]
+    roots += [Path("/usr/lib/python3/dist-packages"), Path("/usr/local/lib/python3/dist-packages")]
+    for prefix in ("/usr", "/usr/local"):
+        for library in ("lib", "lib64"):
+            roots += [Path(prefix, library, version, kind) for kind in ("site-packages", "dist-packages")]
+            roots += sorted(Path(prefix, library).glob("python3.*/site-packages"))
+    return next((file for root in roots if (file := root / "pycriu" / "rpc_pb2.py").is_file()), None)
+
+
+def messages() -> Any:
+    """The protobuf message classes of CRIU's RPC, from the system's pycriu.
+
+    That one file is loaded, not the system's dist-packages as a whole: everything else, protobuf first, is ours.
+
+    Raises:
+        BackendUnavailable: pycriu isn't installed, or doesn't fit the protobuf that is.
+    """
+    global _messages
+    with _messages_lock:
+        if _messages is None:
+            file = _message_file()
+            if file is None:
+                raise BackendUnavailable("pycriu, CRIU's Python package, was not found", remedy=INSTALL)
+            try:
+                spec = importlib.util.spec_from_file_location("planarian_process._criu_messages", file)
+                assert spec is not None
+                assert spec.loader is not None
+                module = importlib.util.module_from_spec(spec)
+                spec.loader.exec_module(module)
+            except Exception as failure:  # an import can fail in any way; all mean the same here
+                raise BackendUnavailable(
+                    f"{file} can't be loaded: {failure}", remedy="pip install protobuf"
+                ) from failure
+            _messages = module
+        return _messages
+
+
+class StartCache:
+    """What CRIU found out about the kernel, kept between runs: it saves half of a dump's time.
+
+    CRIU keeps it in /run when that is a tmpfs, and believes it without a check: so the file's name carries the boot
+    and the binary.
+    """
+
+    def __init__(self, folder: Path, key: str) -> None:
+        self._file = folder / f"criu-start-{key}.kdat"
+
+    def fill(self, target: Path) -> None:
+        """Put what is known into ``target``, a directory that CRIU will see as /run."""
+        with contextlib.suppress(OSError):  # a cache: without it CRIU is slower, not wrong
+            shutil.copyfile(self._file, target / _CACHE_NAME)
+
+    def keep(self, directory: int) -> None:
+        """Save what a finished worker left in ``directory`` (a descriptor), if nothing is saved yet."""
+        if self._file.exists():
+            return
+        with contextlib.suppress(OSError):  # as above
+            descriptor = os.open(_CACHE_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
+            with open(descriptor, "rb") as source:
+                content = source.read()
+            draft = self._file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+            draft.write_bytes(content)
+            draft.rename(self._file)
+
+
+class Worker:
+    """One ``criu swrk``, in a mount namespace of its own whose /run is a small tmpfs with the start-up cache.
+
+    ``scratch`` is a descriptor on that tmpfs: CRIU writes its log there, so that it can be read even when the disk of
+    the images is full. Use as a context manager: leaving it ends whatever still runs.
+    """
+
+    def __init__(self, binary: str, cache: StartCache, prefix: Sequence[str] = (), keep: Sequence[Path] = ()) -> None:
+        """``prefix`` goes before the command; ``keep`` are paths that must stay visible to the worker."""
+        self._cache = cache
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self.channel = ours
+        command = (*prefix, binary, "--no-default-config", "swrk", str(theirs.fileno()))
+        hidden = any(path.is_relative_to("/run") for path in keep)
+
+        def start() -> tuple[subprocess.Popen[bytes], int]:
+            own_mounts()
+            # Where /run can't be covered the tmpfs only holds the log, and CRIU starts without its cache.
+            target = Path("/tmp" if hidden else "/run")  # noqa: S108  # a mount of our own, seen by the worker alone
+            mount("planarian-criu", str(target), "tmpfs", 0, "mode=0700,size=64m")
+            cache.fill(target)
+            scratch = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                return _spawn(command, theirs.fileno(), scratch), scratch
+            except BaseException:
+                os.close(scratch)
+                raise
+
+        try:
+            self.process, self.scratch = in_thread(start)
+        except BaseException:
+            ours.close()
+            raise
+        finally:
+            theirs.close()
+
+    def __enter__(self) -> Worker:
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self.abandon()
+        self._cache.keep(self.scratch)
+        os.close(self.scratch)
+
+    def abandon(self) -> None:
+        """Hang up and wait until it has ended: CRIU undoes by itself what it can't finish. Idempotent."""
+        self.channel.close()
+        try:
+            self.process.wait(timeout=_PATIENCE)
+        except subprocess.TimeoutExpired:
+            self.kill()
+
+    def kill(self) -> None:
+        """End the worker and what it started in its session."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGKILL)
+        self.process.wait()
+
+    def send(self, request: Any) -> None:
+        try:
+            self.channel.send(request.SerializeToString())
+        except OSError as failure:
+            raise WorkerLost("CRIU ended before it took the request") from failure
+
+    def receive(self) -> Any:
+        """The next message. WorkerLost when CRIU is gone or silent for :data:`DEADLINE` seconds."""
+        watcher = select.poll()
+        watcher.register(self.channel, select.POLLIN)
+        if not watcher.poll(DEADLINE * 1000):
+            self.kill()
+            raise WorkerLost(f"CRIU was silent for {DEADLINE:.0f} seconds and was ended")
+        try:
+            data = self.channel.recv(1 << 20)
+        except ConnectionError:
+            data = b""
+        if not data:
+            raise WorkerLost(f"CRIU ended in the middle of its work ({self._ending()})")
+        response = messages().criu_resp()
+        response.ParseFromString(data)
+        return response
+
+    def answer(self, success: bool = True) -> None:
+        """Answer a notification; ``success=False`` makes CRIU give up and undo."""
+        reply = messages().criu_req()
+        reply.type = messages().NOTIFY
+        reply.notify_success = success
+        self.send(reply)
+
+    def converse(self, notified: Callable[[str, int], bool], until: str = "") -> Any:
+        """Answer notifications by ``notified(name, pid)`` until the final response, or until the one named ``until``:
+        that one is returned unanswered.
+        """
+        while True:
+            response = self.receive()
+            if response.type != messages().NOTIFY or (until and response.notify.script == until):
+                return response
+            try:
+                success = notified(response.notify.script, response.notify.pid)
+            except BaseException:
+                self.answer(False)
+                raise
+            self.answer(success)
+
+    def log(self) -> str:
+        """What CRIU logged so far, after what it and its prefix wrote to standard error."""
+        parts = []
+        for name in (_ERRORS_NAME, LOG_NAME):
+            with contextlib.suppress(FileNotFoundError):
+                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.scratch)
+                with open(descriptor, encoding="utf-8", errors="replace") as file:
+                    parts.append(file.read())
+        return "\n".join(part for part in parts if part)
+
+    def _ending(self) -> str:
+        deadline = time.monotonic() + 10
+        while self.process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        code = self.process.returncode
+        if code is None:
+            return "still running"
+        return f"signal {-code}" if code < 0 else f"exit code {code}"
+
+
+def _spawn(command: Sequence[str], channel: int, scratch: int) -> subprocess.Popen[bytes]:
+    errors = os.open(_ERRORS_NAME, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600, dir_fd=scratch)
+    try:
+        return subprocess.Popen(
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=errors,
+            pass_fds=(channel,),
+            cwd="/",
+            env={"PATH": "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
+            start_new_session=True,
+        )
+    finally:
+        os.close(errors)
