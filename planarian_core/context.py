@@ -97,13 +97,13 @@ def _ledger_entry(evidence: Evidence, is_head: bool) -> str:
     statepoint = evidence.statepoint
     title = f"- **{statepoint.id}**"
     if statepoint.name:
-        title += f" `{statepoint.name}`"
+        title += f" `{one_line(statepoint.name, 100)}`"
     if is_head:
         title += " (head)"
     lines = [f"{title} {statepoint.created_at}"]
     if statepoint.description:
         lines.append(f"  {one_line(statepoint.description, 300)}")
-    lines += [f"  {key}: {one_line(value, 200)}" for key, value in statepoint.facts.items()]
+    lines += [f"  {one_line(key, 60)}: {one_line(value, 200)}" for key, value in statepoint.facts.items()]
     lines += [f"  not captured: {g.subject} ({one_line(g.reason, 120)})" for g in statepoint.coverage.missing[:3]]
     lines += [f"  outcome, {o.status}: {one_line(o.text, 300)}" for o in evidence.outcomes[-5:]]
     return "\n".join(lines)
@@ -112,7 +112,7 @@ def _ledger_entry(evidence: Evidence, is_head: bool) -> str:
 def restore_markdown(context: RestoreContext, limit: int) -> str:
     """RestoreContext as Markdown of at most ``limit`` characters; the order is that of importance to an agent."""
     statepoint = context.statepoint
-    label = f"{statepoint.id}" + (f" (`{statepoint.name}`)" if statepoint.name else "")
+    label = statepoint.id + (f" (`{one_line(statepoint.name, 100)}`)" if statepoint.name else "")
     verb = "was rolled back to" if context.action == "rollback" else "is a fork of"
     head = [
         f"# The environment {verb} statepoint {label}",
@@ -122,7 +122,7 @@ def restore_markdown(context: RestoreContext, limit: int) -> str:
     ]
     if statepoint.description:
         head.append(f"It holds: {one_line(statepoint.description, 600)}")
-    head += [f"{key}: {one_line(value, 200)}" for key, value in statepoint.facts.items()]
+    head += [f"{one_line(key, 60)}: {one_line(value, 200)}" for key, value in statepoint.facts.items()]
     blocks = [
         _section("Not undone", [f"{g.domain}: {g.subject}: {g.reason}" for g in context.not_undone]),
         _section("Tried from here before", [f"{o.status}: {o.text}" for o in reversed(context.outcomes)]),

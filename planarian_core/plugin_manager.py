@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
+import logging
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
@@ -49,6 +50,13 @@ class PluginManager:
     def hook(self) -> Any:
         """Call hooks here: ``manager.hook.planarian_forked(...)``."""
         return self._pluggy.hook
+
+    def notify(self, hook: str, **arguments: Any) -> None:
+        """Tell listeners of what has happened; one that fails is logged and changes nothing."""
+        try:
+            getattr(self._pluggy.hook, hook)(**arguments)
+        except Exception:  # foreign code
+            logging.getLogger(__name__).exception("a plugin failed in %s", hook)
 
     def _collect(self) -> dict[tuple[str, str], BackendFactory]:
         found: dict[tuple[str, str], BackendFactory] = {}

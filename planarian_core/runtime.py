@@ -380,6 +380,8 @@ class Planarian:
             other = self.registry.statepoint(reference)
         except LineageError:
             return
+        if other.sandbox_id == sandbox.id:
+            return
         raise LineageError(
             f"{reference} belongs to sandbox {other.sandbox_id}, not to {sandbox.id}",
             code="statepoint-foreign",

@@ -124,7 +124,7 @@ class StatepointManager:
             self._abandon(record, statepoint, operation, error)
         committed = self.registry.commit(statepoint, operation)
         reach("snapshot.committed")
-        self.plugins.hook.planarian_statepoint_committed(sandbox=record, statepoint=committed)
+        self.plugins.notify("planarian_statepoint_committed", sandbox=record, statepoint=committed)
         return committed
 
     def _capture(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint:
@@ -246,7 +246,8 @@ class StatepointManager:
         self, record: SandboxRecord, statepoint: Statepoint
     ) -> tuple[list[tuple[RemoteService, RemotePosition]], list[RemoteEffect], list[Gap]]:
         """Which services go back where, and what that undoes; CompensationError when it can't be done."""
-        positions = {position.service: position for position in statepoint.remote}
+        fenced = {gap.subject for gap in self.registry.fences(record.id)}
+        positions = {position.service: position for position in statepoint.remote if position.service not in fenced}
         services = {service.name: service for service in self.services(record)}
         moves: list[tuple[RemoteService, RemotePosition]] = []
         effects: list[RemoteEffect] = []
@@ -340,7 +341,7 @@ class StatepointManager:
             self.registry.end(operation)
             raise
         undone = self.go_back(operation, record, statepoint, staged)
-        self.plugins.hook.planarian_rolled_back(sandbox=record, statepoint=statepoint, safety=before)
+        self.plugins.notify("planarian_rolled_back", sandbox=record, statepoint=statepoint, safety=before)
         stopped = before.process_list if before else ()
         return self._context("rollback", record.id, statepoint, staged, gaps, before, undone, stopped)
 
@@ -514,7 +515,7 @@ class StatepointManager:
                 raise
             self.registry.end(operation, record=record)
             reach("fork.committed")
-        self.plugins.hook.planarian_forked(source=source, sandbox=record, statepoint=statepoint)
+        self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
         return record, self._context("fork", record.id, statepoint, staged, gaps)
 
     def _fence(self, source: SandboxRecord, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:

@@ -1,0 +1,115 @@
+"""The registry: durability, several openers, and files that are no registry of ours."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from planarian_core import Planarian
+from planarian_core.codec import decode, encode
+from planarian_core.errors import ConfigurationError, RegistryCorrupt
+from planarian_core.model import Artefact, Coverage, Domain, Gap, Outcome, RemotePosition, Statepoint, Status, new_id
+from planarian_core.registry import SCHEMA_VERSION, Registry
+
+
+def _statepoint(name: str = "") -> Statepoint:
+    return Statepoint(new_id("sp"), "sb-1", "br-1", None, "2026-01-01T00:00:00.000Z", name=name)
+
+
+def test_values_survive_serialisation() -> None:
+    value = Statepoint(
+        "sp-1", "sb-1", "br-1", None, "t", Status.COMMITTED, "name", "text", {"git": "main"},
+        files=Artefact(Domain.FILES, "copy", "abc", 1, 2, {"n": [1, {"x": None}]}),
+        remote=(RemotePosition("s", "e", "3"),),
+        coverage=Coverage(("files",), (Gap(Domain.REMOTE, "s", "why"),)),
+        in_flight=(4, 5),
+    )  # fmt: skip
+    assert decode(Statepoint, encode(value)) == value
+    data = encode(value)
+    data["from the future"] = 1
+    del data["timings"]
+    assert decode(Statepoint, data) == value, "unknown keys are ignored, missing ones take the default"
+
+
+def test_a_newer_registry_is_refused(tmp_path: Path) -> None:
+    Registry(tmp_path / "r").close()
+    with sqlite3.connect(tmp_path / "r") as connection:
+        connection.execute(f"PRAGMA user_version={SCHEMA_VERSION + 1}")
+    with pytest.raises(RegistryCorrupt) as caught:
+        Registry(tmp_path / "r")
+    assert caught.value.code == "registry-newer"
+
+
+def test_what_is_no_registry_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "r").write_bytes(b"this is no database" * 100)
+    with pytest.raises(RegistryCorrupt) as caught:
+        Registry(tmp_path / "r")
+    assert caught.value.code == "registry-corrupt"
+
+
+def test_a_damaged_record_is_named(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "r")
+    statepoint = _statepoint()
+    registry.add_pending(statepoint)
+    with sqlite3.connect(tmp_path / "r") as connection:
+        connection.execute("UPDATE statepoints SET record = '{\"id\": 3'")
+    with pytest.raises(RegistryCorrupt):
+        registry.statepoint(statepoint.id)
+
+
+def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
+    registry = Registry(tmp_path / "r")
+    registry.add_pending(_statepoint())
+    with pytest.raises(ZeroDivisionError), registry.transaction() as connection:
+        connection.execute("DELETE FROM statepoints")
+        raise ZeroDivisionError
+    assert len(registry.statepoints()) == 1
+
+
+def _append(path: str, number: int) -> None:
+    registry = Registry(Path(path))
+    for index in range(10):
+        registry.add_outcome(Outcome(new_id("oc"), "sp-1", f"{number}.{index}"))
+
+
+def test_many_processes_write_to_one_registry(tmp_path: Path) -> None:
+    context = multiprocessing.get_context("spawn")
+    writers = [context.Process(target=_append, args=(str(tmp_path / "r"), n)) for n in range(4)]
+    for writer in writers:
+        writer.start()
+    for writer in writers:
+        writer.join(60)
+        assert writer.exitcode == 0
+    texts = [o.text for o in Registry(tmp_path / "r").outcomes("sp-1")]
+    assert len(texts) == 40
+    for number in range(4):
+        assert [t for t in texts if t.startswith(f"{number}.")] == [f"{number}.{i}" for i in range(10)]
+
+
+def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "home").write_text("a file")
+    with pytest.raises(ConfigurationError) as caught:
+        Planarian.open(tmp_path / "home")
+    assert caught.value.code == "home-unusable"
+
+
+@pytest.mark.needs("user")
+def test_a_read_only_home_is_refused(tmp_path: Path) -> None:
+    Planarian.open(tmp_path / "home").close()
+    (tmp_path / "home").chmod(0o500)
+    try:
+        with pytest.raises((ConfigurationError, RegistryCorrupt)):
+            Planarian.open(tmp_path / "home").snapshot
+    finally:
+        (tmp_path / "home").chmod(0o700)
+
+
+def test_a_home_is_closed_to_others(tmp_path: Path) -> None:
+    (tmp_path / "home").mkdir(mode=0o755)
+    os.chmod(tmp_path / "home", 0o755)
+    Planarian.open(tmp_path / "home").close()
+    assert (tmp_path / "home").stat().st_mode & 0o077 == 0
