@@ -43,7 +43,8 @@ def test_a_sandbox_cannot_forge_lines() -> None:
 def test_what_matters_most_comes_first_and_what_is_left_out_is_counted() -> None:
     restored = RestoreContext(
         "rollback", _statepoint(1, "deps installed"), "sb-1", safety_id="sp-2",
-        not_undone=(Gap(Domain.PROCESSES, "server", "memory"),), files_changed=100, files_sample=tuple(f"file{i}" for i in range(50)),
+        not_undone=(Gap(Domain.PROCESSES, "server", "memory"),), files_changed=100,
+        files_sample=tuple(f"file{i}" for i in range(50)),
         outcomes=(Outcome("oc-1", "sp-1", "broke the build", "failed"),),
     )  # fmt: skip
     text = restored.to_markdown()

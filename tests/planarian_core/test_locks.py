@@ -42,7 +42,12 @@ def test_a_waiting_snapshot_holds_new_calls_back(tmp_path: Path) -> None:
             lock.acquire(exclusive=False, timeout=0).release()
         except SandboxError:
             break
-    late = threading.Thread(target=lambda: (lock.acquire(exclusive=False).release(), order.append("call")))
+
+    def call_late() -> None:
+        with lock.acquire(exclusive=False):
+            order.append("call")
+
+    late = threading.Thread(target=call_late)
     late.start()
     call.release()
     waiting.join(10)

@@ -314,7 +314,12 @@ def test_a_snapshot_in_the_background_holds_the_next_call_back(fake_planarian: P
     fake_planarian.plugins._pluggy.register(Slow())
     future = fake_planarian.snapshot(sandbox, name="background", wait=False)
     ran = threading.Event()
-    caller = threading.Thread(target=lambda: (sandbox.run(["true"]), ran.set()))
+
+    def call() -> None:
+        sandbox.run(["true"])
+        ran.set()
+
+    caller = threading.Thread(target=call)
     caller.start()
     assert not ran.wait(0.2), "the call must wait for the snapshot"
     slow.set()
