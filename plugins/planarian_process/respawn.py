@@ -1,0 +1,218 @@
+"""The process backend ``respawn``: no memory, but what ran at the statepoint is started again after a rollback.
+
+For each process it records argument list, directory, environment and output files, in ``respawn.json`` beside the
+statepoint's images: mode 0600, as an environment may hold secrets, and kept out of the registry for the same reason.
+What can't be started again is said by name, with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planarian_core.errors import CaptureError, RestoreError
+from planarian_core.interfaces import (
+    Availability,
+    Instant,
+    ProcessCapabilities,
+    RunningSandbox,
+    SandboxCapabilities,
+)
+from planarian_core.model import Artefact, Command, Domain, Gap, ProcessInfo, SandboxSpec
+from planarian_process.freeze import standstill, thaw
+from planarian_process.observe import Seen, observe
+from planarian_process.sessions import own_processes, session_gaps
+
+_FILE = "respawn.json"
+_VERSION = 1
+
+
+@dataclass
+class RespawnInstant:
+    artefact: Artefact | None = None
+    process_list: tuple[ProcessInfo, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
+class RespawnBackend:
+    """See the module. ``artefact.details["commands"]`` lists every process with its inside pid and, as ``parent``,
+    the pid of the recorded process that it hangs below (0: none), but without its environment.
+    """
+
+    name = "respawn"
+    capabilities = ProcessCapabilities(memory=False, restarts=True)
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def probe(self) -> Availability:
+        return Availability(True, "processes lose their memory: they are started again")
+
+    def serves(self, spec: SandboxSpec, sandbox: SandboxCapabilities) -> Availability:
+        return Availability(True)
+
+    @contextmanager
+    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
+        result = RespawnInstant()
+        with standstill(sandbox, self._home) as pids:
+            seen = observe(pids)
+            yield result
+        ours = own_processes(seen, sandbox.live.init_pid)
+        entries = [_entry(process, ours) for process in seen if process.pid not in ours]
+        result.process_list = process_list(seen, ours)
+        result.gaps = tuple(_gap(entry) for entry in entries) + session_gaps(seen)
+        size = _write(images, {"version": _VERSION, "processes": entries})
+        shown = [{key: value for key, value in entry.items() if key != "environment"} for entry in entries]
+        reference = images.relative_to(self._home) if images.is_relative_to(self._home) else images
+        result.artefact = Artefact(Domain.PROCESSES, self.name, str(reference), size, size, {"commands": shown})
+
+    def verify(self, artefact: Artefact, images: Path) -> None:
+        _load(images)
+
+    def discard(self, images: Path) -> None:
+        (images / _FILE).unlink(missing_ok=True)
+
+    def thaw(self, sandbox: RunningSandbox) -> None:
+        thaw(sandbox, self._home)
+
+    def commands(self, artefact: Artefact, skip: Sequence[int] = ()) -> tuple[Command, ...]:
+        """The topmost processes that remain without ``skip``, oldest first: what ran below them is theirs to start."""
+        entries = _load(self._home / artefact.reference)
+        passed = {0, *skip}
+        found = []
+        for entry in entries:
+            if entry["pid"] in passed or entry["parent"] not in passed or entry["reason"]:
+                continue
+            found.append(
+                Command(
+                    argv=tuple(entry["argv"]),
+                    cwd=entry["cwd"],
+                    env=entry["environment"],
+                    clear_env=True,
+                    detach=True,
+                    stdout_path=entry["stdout"],
+                    stderr_path=entry["stderr"],
+                )
+            )
+        return tuple(found)
+
+
+def process_list(seen: Sequence[Seen], ours: frozenset[int]) -> tuple[ProcessInfo, ...]:
+    """What ran, apart from what belongs to Planarian itself."""
+    return tuple(
+        ProcessInfo(process.pid, tuple(map(_printable, process.argv)), _printable(process.cwd), process.state)
+        for process in seen
+        if process.pid not in ours
+    )
+
+
+def _entry(process: Seen, ours: frozenset[int]) -> dict[str, Any]:
+    argv = process.argv
+    if process.uid != os.geteuid():
+        argv = ("setpriv", f"--reuid={process.uid}", f"--regid={process.gid}", "--clear-groups", "--", *argv)
+    stdout, stderr = (_output_file(link) for link in process.outputs)
+    return {
+        "pid": process.pid,
+        "parent": 0 if process.parent in ours else process.parent,
+        "argv": list(argv),
+        "title": list(process.argv),
+        "cwd": process.cwd,
+        "environment": {name: value for name, value in process.environment if not name.startswith("PLANARIAN_")},
+        "stdout": stdout,
+        "stderr": stderr,
+        "reason": _why_not(process),
+    }
+
+
+def _why_not(process: Seen) -> str:
+    """Why a process can't be started again; empty when it can."""
+    if process.unknown:
+        return f"it could not be looked at ({process.unknown})"
+    if not process.argv or not process.argv[0]:
+        return "its argument list is empty"
+    if len(process.argv) == 1 and " " in process.argv[0]:
+        return "it wrote a title over its argument list"
+    if process.executable.endswith(" (deleted)"):
+        return "its program was deleted"
+    if process.cwd.endswith(" (deleted)"):
+        return "its working directory was deleted"
+    if process.root not in ("", "/"):
+        return "it runs in a root directory of its own"
+    if process.inputs.startswith(("pipe:", "socket:")):
+        return "its input comes from another process"
+    if process.inputs.startswith("/") and not process.inputs.startswith("/dev/"):
+        return f"it reads from a file ({process.inputs})"
+    if any(link.startswith(("pipe:", "socket:")) for link in process.outputs):
+        return "its output goes to another process"
+    return ""
+
+
+def _output_file(link: str) -> str:
+    """The regular file behind an output descriptor; empty for anything else (``/dev/null`` then)."""
+    if not link.startswith("/") or link.startswith(("/dev/", "/memfd:")) or link.endswith(" (deleted)"):
+        return ""
+    return link
+
+
+def _gap(entry: Mapping[str, Any]) -> Gap:
+    if entry["parent"]:
+        what = f"memory lost; it is left to its parent {entry['parent']} to start it again"
+    elif entry["reason"]:
+        what = f"memory lost; will not be started again: {entry['reason']}"
+    else:
+        what = "memory lost; will be started again"
+    return Gap(Domain.PROCESSES, describe(entry["pid"], entry["title"]), what)
+
+
+def describe(pid: int, argv: Sequence[str]) -> str:
+    """A process in a line of bounded length, for people."""
+    words = _printable(" ".join(argv)) or "?"
+    return f"{pid} {words[:100]}{'…' if len(words) > 100 else ''}"
+
+
+def _printable(text: str) -> str:
+    """Without control characters and undecodable bytes: what the sandbox wrote must not steer a terminal."""
+    return "".join(character if character.isprintable() else "�" for character in text)
+
+
+def _write(images: Path, data: Mapping[str, Any]) -> int:
+    """Durable when it returns; the size in bytes."""
+    content = json.dumps(data).encode()
+    try:
+        descriptor = os.open(images / _FILE, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+        with open(descriptor, "wb") as stream:
+            stream.write(content)
+            stream.flush()
+            os.fsync(stream.fileno())
+        folder = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            os.fsync(folder)
+        finally:
+            os.close(folder)
+    except OSError as error:
+        raise CaptureError(
+            f"what runs can't be written down: {error}", state="nothing was captured; the sandbox goes on running"
+        ) from error
+    return len(content)
+
+
+def _load(images: Path) -> list[dict[str, Any]]:
+    try:
+        data = json.loads((images / _FILE).read_bytes())
+        entries: list[dict[str, Any]] = data["processes"]
+        version = data["version"]
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RestoreError(
+            f"the list of what ran is missing or damaged: {error}",
+            code="restore-processes",
+            state="nothing was changed",
+            remedy="roll back with --files-only",
+        ) from error
+    if version != _VERSION:
+        raise RestoreError("the list of what ran was written by a newer version", code="restore-version")
+    return entries
