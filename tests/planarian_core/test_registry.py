@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import multiprocessing
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,20 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.codec import decode, encode
 from planarian_core.errors import ConfigurationError, RegistryCorrupt
-from planarian_core.model import Artefact, Coverage, Domain, Gap, Outcome, RemotePosition, Statepoint, Status, new_id
+from planarian_core.model import (
+    Artefact,
+    Branch,
+    Coverage,
+    Domain,
+    Gap,
+    Outcome,
+    RemotePosition,
+    SandboxRecord,
+    SandboxSpec,
+    Statepoint,
+    Status,
+    new_id,
+)
 from planarian_core.registry import SCHEMA_VERSION, Registry
 
 
@@ -62,11 +76,13 @@ def test_a_damaged_record_is_named(tmp_path: Path) -> None:
 
 def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "r")
-    registry.add_pending(_statepoint())
-    with pytest.raises(sqlite3.IntegrityError), registry.transaction() as connection:
-        connection.execute("DELETE FROM statepoints")
-        connection.execute("INSERT INTO branches (id) VALUES ('no record')")
-    assert len(registry.statepoints()) == 1
+    spec = SandboxSpec("sb-1", "/w", "/l", "/h", "fake")
+    branch = Branch("br-1", "sb-1")
+    registry.add_sandbox(SandboxRecord(spec, branch.id, "fake", "fake", "t"), branch)
+    second = SandboxRecord(replace(spec, id="sb-2"), branch.id, "fake", "fake", "t")
+    with pytest.raises(RegistryCorrupt, match="UNIQUE"):
+        registry.add_sandbox(second, branch)
+    assert [r.id for r in registry.sandboxes()] == ["sb-1"], "the row before the one that failed is gone too"
 
 
 def _append(path: str, number: int) -> None:

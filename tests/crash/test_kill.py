@@ -1,0 +1,189 @@
+"""kill -9 of the runtime at every named fault point, then reopen: the guarantees hold (guarantees 1, 3, 5).
+
+Each backend combination that this host allows; the oracle walks files with ``lstat`` and asks the sandbox's server.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from planarian_core import Planarian
+from planarian_core.faults import POINTS
+from planarian_core.model import Status
+from planarian_core.runtime import Sandbox
+from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree
+
+OPERATE = Path(__file__).with_name("operate.py")
+SOCKET = "counter.sock"
+COMBINATIONS = [
+    pytest.param(("namespace", "criu"), marks=pytest.mark.needs("root", "criu", "namespaces"), id="namespace-criu"),
+    pytest.param(("namespace", "respawn"), marks=pytest.mark.needs("linux"), id="namespace-respawn"),
+    pytest.param(("directory", "respawn"), id="directory-respawn"),
+]
+
+
+@dataclass
+class World:
+    """A home with one sandbox in which a server counts and two statepoints exist."""
+
+    home: Path
+    workspace: Path
+    sandbox: str
+    process: str
+    sandbox_id: str = ""
+
+    @property
+    def memory(self) -> bool:
+        return self.process == "criu"
+
+    def tree(self, sandbox: Sandbox) -> dict[str, tuple[object, ...]]:
+        live = sandbox.record.live
+        assert live is not None
+        root = Path(f"/proc/{live.init_pid}/root") if self.sandbox == "namespace" else Path("/")
+        return describe_tree(root / sandbox.workspace.lstrip("/"))
+
+    def ask(self, sandbox: Sandbox, what: str) -> int:
+        result = sandbox.run(["python3", "-c", ASK_COUNTER, SOCKET, what], timeout=30)
+        assert result.exit_code == 0, result.stderr
+        return int(result.stdout)
+
+    def operate(self, *arguments: str, fault: str = "") -> int:
+        env = {**os.environ, "PLANARIAN_FAULT": fault}
+        done = subprocess.run(
+            [sys.executable, str(OPERATE), str(self.home), *arguments],
+            env=env, capture_output=True, timeout=120, check=False,
+        )  # fmt: skip
+        if not fault:
+            assert done.returncode == 0, done.stderr.decode()
+        return done.returncode
+
+
+@pytest.fixture(params=COMBINATIONS)
+def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
+    sandbox, process = request.param
+    workspace = tmp_path / "workspace"
+    workspace.mkdir()
+    world = World(tmp_path / "home", workspace, sandbox, process)
+    yield world
+    with Planarian.open(world.home) as planarian:
+        for record in reversed(planarian.registry.sandboxes()):
+            planarian.remove_sandbox(planarian.sandbox(record.id))
+
+
+def _prepare(world: World) -> dict[str, tuple[object, ...]]:
+    """Statepoint ``one`` with counter 1; then other files and counter 2. Returns the tree of ``one``."""
+    with Planarian.open(world.home) as planarian:
+        sandbox = planarian.create_sandbox(
+            world.workspace, name="box", sandbox=world.sandbox, filesystem="copy", process=world.process
+        )
+        world.sandbox_id = sandbox.id
+        sandbox.run("mkdir src; echo one > src/a; ln src/a src/b; ln -s a src/c; chmod 750 src")
+        sandbox.spawn(["python3", "-c", COUNTER_SERVER, SOCKET])
+        sandbox.run(f"until test -S {SOCKET}; do sleep 0.01; done", timeout=30)
+        assert world.ask(sandbox, "add") == 1
+        planarian.snapshot(sandbox, name="one")
+        tree = world.tree(sandbox)
+        sandbox.run("echo two > src/a; rm src/c; mkdir new; echo new > new/file")
+        assert world.ask(sandbox, "add") == 2
+        return tree
+
+
+def _points(operation: str) -> list[str]:
+    return [point for point in POINTS if point.startswith(f"{operation}.")]
+
+
+@pytest.mark.parametrize("point", _points("snapshot"))
+def test_killed_in_a_snapshot(world: World, point: str) -> None:
+    _prepare(world)
+    assert world.operate("snapshot", "box", "two", fault=f"{point}=kill") == -9
+    with Planarian.open(world.home) as planarian:
+        sandbox = planarian.sandbox("box")
+        two = [s for s in planarian.registry.statepoints(sandbox.id) if s.name == "two"]
+        expected = Status.COMMITTED if point == "snapshot.committed" else Status.DISCARDED
+        assert [s.status for s in two] == [expected]
+        assert not planarian.registry.operations()
+        assert world.ask(sandbox, "add") == 3, "the sandbox runs on, not frozen, memory untouched"
+        assert sandbox.run("cat new/file").stdout == "new\n"
+        if expected is Status.DISCARDED:
+            assert planarian.registry.branch(sandbox.id).head == planarian.resolve(sandbox, "one").id
+            planarian.snapshot(sandbox, name="two")
+        planarian.rollback(sandbox, "one")
+        assert world.ask(sandbox, "get") == (1 if world.memory else 0)
+
+
+@pytest.mark.parametrize("point", _points("rollback"))
+def test_killed_in_a_rollback(world: World, point: str) -> None:
+    one = _prepare(world)
+    with Planarian.open(world.home) as planarian:
+        two = world.tree(planarian.sandbox("box"))
+    assert world.operate("rollback", "box", "one", fault=f"{point}=kill") == -9
+    with Planarian.open(world.home) as planarian:
+        sandbox = planarian.sandbox("box")
+        assert not planarian.registry.operations(), planarian.recovered
+        gone_back = point not in ("rollback.begun", "rollback.staged")
+        assert world.tree(sandbox) == (one if gone_back else two)
+        if gone_back:
+            assert world.ask(sandbox, "add") == (2 if world.memory else 1)
+            safety = planarian.registry.statepoints(sandbox.id)[-1]
+            planarian.rollback(sandbox, safety)
+            assert world.tree(sandbox) == two, "what the rollback left behind can be had again"
+        assert world.ask(sandbox, "add") == 3 if world.memory else world.ask(sandbox, "add") >= 1
+        planarian.rollback(sandbox, "one")
+        assert world.tree(sandbox) == one
+
+
+@pytest.mark.parametrize("point", _points("fork"))
+def test_killed_in_a_fork(world: World, point: str) -> None:
+    one = _prepare(world)
+    before = _processes(world)
+    assert world.operate("fork", "box", "one", fault=f"{point}=kill") == -9
+    with Planarian.open(world.home) as planarian:
+        sandbox = planarian.sandbox("box")
+        assert world.ask(sandbox, "add") == 3, "the source was not touched"
+        forks = [r for r in planarian.registry.sandboxes() if r.id != sandbox.id]
+        if point == "fork.committed":
+            fork = planarian.sandbox(forks[0].id)
+            assert world.tree(fork) == one
+            assert world.ask(fork, "add") == (2 if world.memory else 1)
+            return
+        assert forks == []
+        assert [p.name for p in (world.home / "sandboxes").iterdir()] == [sandbox.id]
+        assert not planarian.registry.operations()
+        assert _processes(world) == before, "no process of the fork runs on"
+        assert world.tree(planarian.fork("one", of=sandbox)) == one
+
+
+@pytest.mark.parametrize("point", _points("create"))
+def test_killed_in_a_creation(world: World, point: str) -> None:
+    before = _processes(world)
+    arguments = ("create", "box", str(world.workspace), world.sandbox, world.process)
+    assert world.operate(*arguments, fault=f"{point}=kill") == -9
+    with Planarian.open(world.home) as planarian:
+        assert planarian.registry.sandboxes() == []
+        assert list((world.home / "sandboxes").iterdir()) == []
+    assert _processes(world) == before
+    assert world.workspace.is_dir(), "the user's workspace is never removed"
+    world.operate(*arguments)
+
+
+def _processes(world: World) -> int:
+    """How many processes on this host were started for this home: their command line or environment names it."""
+    found = 0
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit() or int(entry.name) == os.getpid():
+            continue
+        try:
+            text = (entry / "cmdline").read_bytes() + (entry / "environ").read_bytes()
+            root = os.readlink(entry / "ns" / "pid")
+        except OSError:
+            continue
+        if root != os.readlink("/proc/self/ns/pid") or b"PLANARIAN_SANDBOX=" in text:
+            found += 1
+    return found
