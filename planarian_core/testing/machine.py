@@ -1,0 +1,255 @@
+"""A Hypothesis state machine over a whole runtime: files, a live server, snapshots, rollbacks, forks, kills.
+
+The model is as plain as can be: a *shadow* directory on the host to which the same file operations are applied, copied
+at each snapshot, and a number for the server's counter. Subclass :class:`EnvironmentMachine`, set ``backends`` and run it::
+
+    hypothesis.stateful.run_state_machine_as_test(MyMachine)
+
+Works on Linux; real processes, real files.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import ClassVar
+
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+
+from planarian_core import Planarian
+from planarian_core.runtime import Sandbox
+from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree
+
+_OPERATIONS = """\
+import json, os, shutil, sys
+
+def change(root, kind, path, other, number):
+    path, other = os.path.join(root, path), os.path.join(root, other)
+    if kind == "write":
+        with open(path, "wb") as file: file.write(b"%d" % number * number)
+    elif kind == "append":
+        with open(path, "ab") as file: file.write(b"+%d" % number)
+    elif kind == "patch":
+        with open(path, "r+b") as file: file.seek(number); file.write(b"patched")
+    elif kind == "truncate": os.truncate(path, number)
+    elif kind == "sparse":
+        with open(path, "wb") as file: file.truncate(1 << 20); file.seek(number << 12); file.write(b"data")
+    elif kind == "unlink": os.unlink(path)
+    elif kind == "mkdir": os.mkdir(path)
+    elif kind == "rmtree": shutil.rmtree(path)
+    elif kind == "rename": os.rename(path, other)
+    elif kind == "symlink": os.symlink("a/%d" % number, path)
+    elif kind == "link": os.link(path, other)
+    elif kind == "chmod": os.chmod(path, 0o400 | number & 0o333 | (0o700 if os.path.isdir(path) else 0))
+    elif kind == "mtime": os.utime(path, ns=(number, number * 1000003))
+    elif kind == "fifo": os.mkfifo(path)
+    elif kind == "xattr": os.setxattr(path, "user.number", b"%d" % number, follow_symlinks=False)
+
+def changes(root, steps):
+    done = []
+    for step in steps:
+        try:
+            change(root, *step)
+            done.append(True)
+        except OSError:
+            done.append(False)
+    return done
+"""
+
+_namespace: dict[str, object] = {}
+exec(_OPERATIONS, _namespace)  # noqa: S102  # the constant above, which also runs inside the sandbox
+
+_PATHS = ["a", "b", "c", "a/x", "a/y", "b/x", "b/y/z", "c/x"]
+_KINDS = ["write", "append", "patch", "truncate", "sparse", "unlink", "mkdir", "rmtree", "rename", "symlink", "link"]
+_KINDS += ["chmod", "mtime", "fifo", "xattr", "write", "mkdir", "link", "rename"]  # some more often
+_STEPS = st.lists(
+    st.tuples(st.sampled_from(_KINDS), st.sampled_from(_PATHS), st.sampled_from(_PATHS), st.integers(0, 60)),
+    min_size=1,
+    max_size=6,
+)
+_SOCKET = "counter.sock"
+_OPEN = "import sys; from planarian_core import Planarian as P; p = P.open(sys.argv[1]); s = p.sandbox(sys.argv[2])"
+
+
+@dataclass
+class _Saved:
+    """What the model knows of a statepoint."""
+
+    shadow: Path
+    exact: dict[str, tuple[object, ...]]
+    count: int
+
+
+@dataclass
+class _World:
+    """A sandbox and its model."""
+
+    sandbox: str
+    shadow: Path
+    count: int
+
+
+class EnvironmentMachine(RuleBasedStateMachine):
+    """Every statepoint can be had back exactly, whatever happened in between."""
+
+    backends: ClassVar[tuple[str, str, str]] = ("directory", "copy", "respawn")
+    """Names of the sandbox, filesystem and process backend."""
+    memory: ClassVar[bool] = False
+    kills: ClassVar[tuple[str, ...]] = ("snapshot.files", "snapshot.durable", "rollback.stopped", "rollback.switched")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.folder = Path(tempfile.mkdtemp(prefix="planarian-machine-"))
+        (self.folder / "workspace").mkdir()
+        self.planarian = Planarian.open(self.folder / "home")
+        self.worlds: list[_World] = []
+        self.saved: dict[str, _Saved] = {}
+        self.owners: dict[str, str] = {}
+
+    def teardown(self) -> None:
+        for record in reversed(self.planarian.registry.sandboxes()):
+            self.planarian.remove_sandbox(self.planarian.sandbox(record.id))
+        self.planarian.close()
+        shutil.rmtree(self.folder, ignore_errors=True)
+        super().teardown()
+
+    # --- helpers ---
+
+    def _handle(self, world: _World) -> Sandbox:
+        return self.planarian.sandbox(world.sandbox)
+
+    def _root(self, world: _World) -> Path:
+        record = self._handle(world).record
+        assert record.live is not None
+        isolated = self.planarian.plugins.sandbox(record.spec.backend).capabilities.isolated
+        return Path(f"/proc/{record.live.init_pid}/root" if isolated else "/") / record.spec.workspace.lstrip("/")
+
+    def _exact(self, world: _World) -> dict[str, tuple[object, ...]]:
+        return describe_tree(self._root(world))
+
+    def _copy(self, shadow: Path) -> Path:
+        copy = Path(tempfile.mkdtemp(dir=self.folder)) / "shadow"
+        subprocess.run(["cp", "-a", "--", str(shadow), str(copy)], check=True, timeout=60)
+        return copy
+
+    def _ask(self, world: _World, what: str) -> int:
+        result = self._handle(world).run(["python3", "-c", ASK_COUNTER, _SOCKET, what], timeout=60)
+        assert result.exit_code == 0, result.stderr
+        return int(result.stdout)
+
+    def _wait_for_server(self, world: _World) -> None:
+        script = f"until test -S {_SOCKET}; do sleep 0.01; done"
+        assert self._handle(world).run(script, timeout=60).exit_code == 0
+
+    def _recount(self, count: int) -> int:
+        """The counter after a restore: memory comes back, or the server starts anew."""
+        return count if self.memory else 0
+
+    # --- rules ---
+
+    @initialize()
+    def start(self) -> None:
+        names = dict(zip(("sandbox", "filesystem", "process"), self.backends, strict=True))
+        self.planarian.with_config(**names)
+        sandbox = self.planarian.create_sandbox(self.folder / "workspace")
+        shadow = self.folder / "shadow"
+        shadow.mkdir()
+        world = _World(sandbox.id, shadow, 0)
+        self.worlds.append(world)
+        sandbox.spawn(["python3", "-c", COUNTER_SERVER, _SOCKET])
+        self._wait_for_server(world)
+
+    @rule(which=st.integers(0, 9), steps=_STEPS)
+    def change(self, which: int, steps: list[tuple[str, str, str, int]]) -> None:
+        world = self.worlds[which % len(self.worlds)]
+        script = f"{_OPERATIONS}\nprint(json.dumps(changes('.', json.loads(sys.argv[1]))))"
+        result = self._handle(world).run(["python3", "-c", script, json.dumps(steps)], timeout=60)
+        assert result.exit_code == 0, result.stderr
+        expected = _namespace["changes"](str(world.shadow), steps)  # type: ignore[operator]  # from exec
+        assert json.loads(result.stdout) == expected, "the sandbox's file system answers as the host's does"
+
+    @rule(which=st.integers(0, 9))
+    def count(self, which: int) -> None:
+        world = self.worlds[which % len(self.worlds)]
+        world.count += 1
+        assert self._ask(world, "add") == world.count
+
+    @rule(which=st.integers(0, 9))
+    def snapshot(self, which: int) -> None:
+        world = self.worlds[which % len(self.worlds)]
+        statepoint = self.planarian.snapshot(self._handle(world))
+        self.saved[statepoint.id] = _Saved(self._copy(world.shadow), self._exact(world), world.count)
+        self.owners[statepoint.id] = world.sandbox
+
+    def _own(self, world: _World) -> list[str]:
+        return [statepoint for statepoint, owner in self.owners.items() if owner == world.sandbox]
+
+    @precondition(lambda self: self.saved)
+    @rule(which=st.integers(0, 9), at=st.integers(0, 99))
+    def rollback(self, which: int, at: int) -> None:
+        world = self.worlds[which % len(self.worlds)]
+        own = self._own(world)
+        if not own:
+            return
+        self.planarian.rollback(self._handle(world), own[at % len(own)])
+        self._went_back(world, own[at % len(own)])
+
+    def _went_back(self, world: _World, statepoint: str) -> None:
+        saved = self.saved[statepoint]
+        self._wait_for_server(world)
+        world.shadow = self._copy(saved.shadow)
+        world.count = self._recount(saved.count)
+        self._check_exact(world, saved)
+
+    def _check_exact(self, world: _World, saved: _Saved) -> None:
+        assert self._exact(world) == saved.exact
+        assert self._ask(world, "get") == world.count
+
+    @precondition(lambda self: self.saved and len(self.worlds) < 3)
+    @rule(at=st.integers(0, 99))
+    def fork(self, at: int) -> None:
+        chosen = list(self.saved)[at % len(self.saved)]
+        sandbox = self.planarian.fork(self.planarian.registry.statepoint(chosen))
+        saved = self.saved[chosen]
+        world = _World(sandbox.id, self._copy(saved.shadow), self._recount(saved.count))
+        self.worlds.append(world)
+        self._wait_for_server(world)
+        self._check_exact(world, saved)
+
+    @precondition(lambda self: self.saved)
+    @rule(which=st.integers(0, 9), at=st.integers(0, 99), point=st.integers(0, 99))
+    def kill(self, which: int, at: int, point: int) -> None:
+        """Another runtime is killed in the middle; this one finishes what it left."""
+        world = self.worlds[which % len(self.worlds)]
+        own = self._own(world)
+        if not own:
+            return
+        fault = self.kills[point % len(self.kills)]
+        chosen = own[at % len(own)]
+        call = "rollback(s, sys.argv[3])" if fault.startswith("rollback") else "snapshot(s)"
+        script = f"{_OPEN}; p.{call}"
+        arguments = [sys.executable, "-c", script, str(self.planarian.home), world.sandbox, chosen]
+        env = {**os.environ, "PLANARIAN_FAULT": f"{fault}=kill"}
+        done = subprocess.run(arguments, env=env, capture_output=True, timeout=120, check=False)
+        assert done.returncode == -9, done.stderr.decode()
+        recovered = self.planarian.recover()
+        assert [r.error for r in recovered] == [""] * len(recovered)
+        if fault.startswith("rollback"):
+            self._went_back(world, chosen)
+
+    @invariant()
+    def files_are_the_model_s(self) -> None:
+        for world in self.worlds:
+            assert _loosely(describe_tree(self._root(world))) == _loosely(describe_tree(world.shadow))
+
+
+def _loosely(tree: dict[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
+    """Without modification times, which differ between the sandbox and its shadow, and without the server's socket."""
+    return {path: (*entry[:3], *entry[4:]) for path, entry in tree.items() if path != _SOCKET}

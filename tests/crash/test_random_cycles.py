@@ -1,0 +1,49 @@
+"""Random cycles on every backend combination, against a plain model (guarantees 1 to 5).
+
+``PLANARIAN_CYCLES`` sets the number of random runs for each (6 by default); the choice is seeded and repeatable.
+"""
+
+from __future__ import annotations
+
+import os
+
+import pytest
+from hypothesis import HealthCheck, settings
+from hypothesis.stateful import run_state_machine_as_test
+
+from planarian_core.testing.machine import EnvironmentMachine
+
+CYCLES = settings(
+    max_examples=int(os.environ.get("PLANARIAN_CYCLES", "6")),
+    stateful_step_count=14,
+    deadline=None,
+    derandomize=True,
+    database=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+
+
+class NamespaceCriu(EnvironmentMachine):
+    backends = ("namespace", "copy", "criu")
+    memory = True
+
+
+class NamespaceRespawn(EnvironmentMachine):
+    backends = ("namespace", "copy", "respawn")
+
+
+class DirectoryRespawn(EnvironmentMachine):
+    backends = ("directory", "copy", "respawn")
+
+
+@pytest.mark.parametrize(
+    "machine",
+    [
+        pytest.param(NamespaceCriu, marks=pytest.mark.needs("root", "criu", "namespaces")),
+        pytest.param(NamespaceRespawn, marks=pytest.mark.needs("linux")),
+        pytest.param(DirectoryRespawn, marks=pytest.mark.needs("linux")),
+    ],
+)
+def test_every_statepoint_can_be_had_back_exactly(machine: type[EnvironmentMachine]) -> None:
+    run_state_machine_as_test(machine, settings=CYCLES)  # type: ignore[no-untyped-call]  # Hypothesis has no types here
