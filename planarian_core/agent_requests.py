@@ -15,7 +15,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
-from planarian_core.errors import PlanarianError
+from planarian_core.errors import PlanarianError, SandboxError
 from planarian_core.interfaces import AgentReply, AgentRequest
 from planarian_core.locks import Held
 from planarian_core.model import CommandResult
@@ -91,9 +91,12 @@ class RequestServer:
 
     def _snapshot(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         wanted = SnapshotRequest(options.name or options.name_option, options.description, in_flight=request.chain)
+        live = self._sandbox.record.live
         with self._held.upgraded(self._planarian.config.lock_timeout):
             record = self._sandbox.record
             self._planarian.sandboxes.check_running(record)
+            if record.live != live:
+                raise SandboxError("the sandbox was rolled back meanwhile", code="sandbox-changed")
             statepoint = self._planarian.statepoints.snapshot(record, wanted)
         gaps = "".join(f"not captured: {g.subject}: {g.reason}\n" for g in statepoint.coverage.missing)
         return AgentReply(stdout=f"{statepoint.id} {statepoint.name}".rstrip() + f"\n{gaps}")

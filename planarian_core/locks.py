@@ -1,6 +1,6 @@
 """Per-sandbox locks: tool calls share, snapshot and rollback exclude (paper, section 6.3).
 
-Two ``flock`` files a sandbox. The *gate* is passed on the way in and held while one waits for the *main* lock, so that
+``flock`` files in the home. The *gate* is passed on the way in and held while one waits for the *main* lock, so that
 a waiting snapshot holds new tool calls back instead of starving behind them. The kernel drops a dead process's locks.
 """
 
@@ -34,14 +34,20 @@ class Held:
 
     @contextmanager
     def upgraded(self, timeout: float | None = None) -> Iterator[None]:
-        """Exclude others for a while, then share again. Between the two another holder may have had its turn."""
-        self.release()
-        try:
-            with self._lock.acquire(exclusive=True, timeout=timeout):
-                yield
-        finally:
-            again = self._lock.acquire(exclusive=False, timeout=timeout)
-            self._fd, again._fd = again._fd, None
+        """Exclude others for a while, then share again. Between the two another holder may have had its turn.
+
+        Raises:
+            SandboxError: ``sandbox-busy`` at once when another sharer is upgrading: were both to let go of their
+                share, each would see the other's call as ended.
+        """
+        with self._lock.upgrading():
+            self.release()
+            try:
+                with self._lock.acquire(exclusive=True, timeout=timeout):
+                    yield
+            finally:
+                again = self._lock.acquire(exclusive=False, timeout=timeout)
+                self._fd, again._fd = again._fd, None
 
     def __enter__(self) -> Held:
         return self
@@ -57,6 +63,7 @@ class SandboxLock:
         self.sandbox_id = sandbox_id
         self._main = directory / f"{sandbox_id}.lock"
         self._gate = directory / f"{sandbox_id}.gate"
+        self._upgrade = directory / f"{sandbox_id}.upgrade"
 
     def acquire(self, *, exclusive: bool, timeout: float | None = None) -> Held:
         """Wait for the lock and hold it.
@@ -75,6 +82,15 @@ class SandboxLock:
             return Held(self, self._wait(self._main, mode, deadline), exclusive=exclusive)
         finally:
             os.close(gate)
+
+    @contextmanager
+    def upgrading(self) -> Iterator[None]:
+        """The right to upgrade, which one holder has at a time."""
+        fd = self._wait(self._upgrade, fcntl.LOCK_EX, time.monotonic())
+        try:
+            yield
+        finally:
+            os.close(fd)
 
     def _wait(self, path: Path, mode: int, deadline: float | None) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)

@@ -1,7 +1,7 @@
 """A Hypothesis state machine over a whole runtime: files, a live server, snapshots, rollbacks, forks, kills.
 
 The model is as plain as can be: a *shadow* directory on the host to which the same file operations are applied, copied
-at each snapshot, and a number for the server's counter. Subclass :class:`EnvironmentMachine`, set ``backends`` and run it::
+at each snapshot, and a number for the server's counter. Subclass :class:`EnvironmentMachine`, set ``backends``, run it::
 
     hypothesis.stateful.run_state_machine_as_test(MyMachine)
 

@@ -46,4 +46,4 @@ class DirectoryRespawn(EnvironmentMachine):
     ],
 )
 def test_every_statepoint_can_be_had_back_exactly(machine: type[EnvironmentMachine]) -> None:
-    run_state_machine_as_test(machine, settings=CYCLES)  # type: ignore[no-untyped-call]  # Hypothesis has no types here
+    run_state_machine_as_test(machine, settings=CYCLES)

@@ -81,3 +81,23 @@ def test_upgrade_excludes_for_a_while_and_then_shares_again(tmp_path: Path) -> N
         lock.acquire(exclusive=True, timeout=0)
     held.release()
     lock.acquire(exclusive=True, timeout=0).release()
+
+
+def test_only_one_sharer_upgrades_at_a_time(tmp_path: Path) -> None:
+    lock = SandboxLock(tmp_path, "sb-1")
+    first, second = lock.acquire(exclusive=False), lock.acquire(exclusive=False)
+    upgraded = threading.Event()
+
+    def upgrade() -> None:
+        with first.upgraded():
+            upgraded.set()
+
+    waiting = threading.Thread(target=upgrade)
+    waiting.start()
+    assert not upgraded.wait(0.2), "the second call is still under way"
+    with pytest.raises(SandboxError), second.upgraded():
+        pass
+    assert not upgraded.is_set(), "a refused upgrade must not let go of its share"
+    second.release()
+    waiting.join(10)
+    assert upgraded.is_set()
