@@ -1,0 +1,199 @@
+"""Control groups of a sandbox: limits, freezing and killing where the host lets us.
+
+A version 2 group (``freeze``, ``kill``, and limits where its controllers are there) and the version 1 ``memory`` and
+``pids`` groups on hosts that have those.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from planarian_core.errors import SandboxError
+from planarian_core.model import Limits
+
+_NAME = "planarian"
+
+
+@dataclass(frozen=True)
+class Hierarchies:
+    """Directories below which we may make groups; empty where there is none."""
+
+    unified: str = ""
+    controllers: tuple[str, ...] = ()
+    memory: str = ""
+    pids: str = ""
+
+    def missing(self) -> tuple[str, ...]:
+        """The limits that can't be enforced."""
+        return tuple(name for name in ("memory", "pids") if name not in self.controllers and not getattr(self, name))
+
+
+def hierarchies() -> Hierarchies:
+    """What this host offers to this user."""
+    if os.geteuid() != 0:
+        return Hierarchies(unified=_delegated())
+    unified, memory, pids = "", "", ""
+    for kind, point, options in _cgroup_mounts():
+        if kind == "cgroup2":
+            unified = point
+        elif "memory" in options:
+            memory = point
+        elif "pids" in options:
+            pids = point
+    unified, memory, pids = (point if point and os.access(point, os.W_OK) else "" for point in (unified, memory, pids))
+    controllers: tuple[str, ...] = ()
+    if unified:
+        there = _read(os.path.join(unified, "cgroup.controllers")).split()
+        controllers = tuple(name for name in ("memory", "pids") if name in there)
+    return Hierarchies(unified, controllers, memory, pids)
+
+
+def _cgroup_mounts() -> Iterator[tuple[str, str, list[str]]]:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
+        for line in file:
+            left, _, right = line.partition(" - ")
+            fields = right.split()
+            if fields[0] in ("cgroup", "cgroup2"):
+                yield fields[0], left.split()[4], fields[2].split(",")
+
+
+def _delegated() -> str:
+    """The version 2 group that this process is in, when an ordinary user may make groups below it."""
+    point = next((point for kind, point, _ in _cgroup_mounts() if kind == "cgroup2"), "")
+    own = next((line[3:].strip() for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
+    path = os.path.join(point, own.lstrip("/")) if point and own else ""
+    writable = path and os.access(path, os.W_OK) and os.access(os.path.join(path, "cgroup.procs"), os.W_OK)
+    return path if writable else ""
+
+
+def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
+    """Make the groups of a sandbox, with its limits; a stale group of that name is used again. Version 2 first."""
+    found = hierarchies()
+    made: list[str] = []
+    try:
+        for name in ("unified", "memory", "pids"):
+            base = getattr(found, name)
+            if not base or (name in found.controllers):
+                continue
+            path = os.path.join(base, _NAME, sandbox_id)
+            os.makedirs(path, exist_ok=True)
+            made.append(path)
+            if name == "unified":
+                _unified_limits(base, path, found.controllers, limits)
+            else:
+                _write_limit(path, name, limits)
+    except OSError as error:
+        remove(tuple(made))
+        raise SandboxError(
+            f"The control groups of {sandbox_id} can't be made: {error.strerror} ({error.filename}).",
+            code="sandbox-cgroup",
+        ) from error
+    return tuple(made)
+
+
+def _unified_limits(base: str, path: str, controllers: tuple[str, ...], limits: Limits) -> None:
+    for name in controllers:
+        for above in (base, os.path.dirname(path)):
+            with contextlib.suppress(
+                OSError
+            ):  # already on, or a group with processes of its own: the write below tells
+                _write(os.path.join(above, "cgroup.subtree_control"), f"+{name}")
+    if "memory" in controllers:
+        _write(os.path.join(path, "memory.max"), str(limits.memory or "max"))
+    if "pids" in controllers:
+        _write(os.path.join(path, "pids.max"), str(limits.pids or "max"))
+
+
+def _write_limit(path: str, name: str, limits: Limits) -> None:
+    if name == "memory":
+        _write(os.path.join(path, "memory.limit_in_bytes"), str(limits.memory or -1))
+    else:
+        _write(os.path.join(path, "pids.max"), str(limits.pids or "max"))
+
+
+def unified(groups: tuple[str, ...]) -> str:
+    """The version 2 group among ``groups``, or an empty string."""
+    return next((group for group in groups if os.path.exists(os.path.join(group, "cgroup.kill"))), "")
+
+
+def make_for_call(above: str, call_id: str, pid: int) -> str:
+    """A version 2 group below ``above`` with ``pid`` in it. Those of ended calls are swept when there are many."""
+    path = os.path.join(above, f"call-{call_id}")
+    calls = [name for name in os.listdir(above) if name.startswith("call-")]
+    if len(calls) > 64:
+        for name in calls:
+            with contextlib.suppress(OSError):  # background processes are in it
+                os.rmdir(os.path.join(above, name))
+    for attempt in range(5):
+        os.makedirs(path, exist_ok=True)
+        try:
+            _write(os.path.join(path, "cgroup.procs"), str(pid))
+        except FileNotFoundError:  # swept by another call before it was filled
+            if attempt == 4:
+                raise
+        else:
+            break
+    return path
+
+
+def members(group: str) -> set[int]:
+    """Host pids in a group and all groups below it."""
+    found: set[int] = set()
+    for directory, _, _ in os.walk(group):
+        found.update(int(pid) for pid in _read(os.path.join(directory, "cgroup.procs")).split())
+    return found
+
+
+def kill(group: str) -> None:
+    """SIGKILL everything in a version 2 group and below, at once."""
+    _write(os.path.join(group, "cgroup.kill"), "1")
+
+
+def thaw(group: str) -> None:
+    """Let a frozen version 2 group run again."""
+    _write(os.path.join(group, "cgroup.freeze"), "0")
+
+
+def remove(groups: tuple[str, ...], patience: float = 5.0) -> None:
+    """Remove groups that hold no process any more, waiting for the last to leave. Idempotent.
+
+    A group that doesn't empty is left; the next sandbox of that name uses it again.
+    """
+    deadline = time.monotonic() + patience
+    for group in groups:
+        for directory, _, _ in os.walk(group, topdown=False):
+            while True:
+                try:
+                    os.rmdir(directory)
+                except FileNotFoundError:
+                    break
+                except OSError:
+                    if time.monotonic() > deadline:
+                        return
+                    time.sleep(0.002)
+                else:
+                    break
+
+
+def of_sandbox(sandbox_id: str) -> tuple[str, ...]:
+    """The groups that exist for a sandbox of this name."""
+    found = hierarchies()
+    paths = (os.path.join(base, _NAME, sandbox_id) for base in (found.unified, found.memory, found.pids) if base)
+    return tuple(path for path in paths if os.path.isdir(path))
+
+
+def _read(path: str) -> str:
+    try:
+        with open(path, encoding="ascii", errors="replace") as file:
+            return file.read()
+    except OSError:
+        return ""
+
+
+def _write(path: str, text: str) -> None:
+    with open(path, "w", encoding="ascii") as file:
+        file.write(text)

@@ -1,0 +1,354 @@
+"""The host's side of a call: handing a command to the sandbox's init and following it to its end.
+
+All that the host opens inside it opens through :class:`Inside`; the output files are its own, and it believes nothing
+that it reads there. The pid that the child claims comes from the kernel and is checked to be in the sandbox.
+"""
+
+from __future__ import annotations
+
+import array
+import contextlib
+import ctypes
+import os
+import secrets
+import select
+import socket
+import stat
+import struct
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from planarian_core.errors import SandboxError
+from planarian_core.interfaces import OutputSink
+from planarian_core.model import LiveSandbox
+from planarian_sandbox import cgroups
+from planarian_sandbox.collect import Collector
+from planarian_sandbox.identity import GONE, GONE_REMEDY, end_below, exited, kill, pid_namespace
+from planarian_sandbox.inside import Inside, tampering
+from planarian_sandbox.layer import CALLS
+
+HANDSHAKE = 20.0
+"""Seconds within which the init has to answer."""
+_CHUNK = 256 * 1024
+_PER_TICK = 64 * 1024 * 1024
+_PUNCH = 1024 * 1024
+_KEEP_SIZE_PUNCH_HOLE = 3
+_LIBC = ctypes.CDLL(None, use_errno=True)
+
+
+@dataclass(frozen=True)
+class Frame:
+    """What the init is asked to do, in inside paths."""
+
+    argv: Sequence[str]
+    env: dict[str, str]
+    cwd: str
+    detach: bool = False
+    stdout_path: str = ""
+    stderr_path: str = ""
+
+    def encode(self) -> bytes:
+        """The frame on the wire; SandboxError when a string holds a NUL."""
+        fields = ["detach" if self.detach else "call", self.cwd, self.stdout_path, self.stderr_path]
+        fields += [str(len(self.argv)), *self.argv, *(f"{name}={value}" for name, value in self.env.items())]
+        if any("\0" in text for text in fields):
+            raise SandboxError("A command can't hold a NUL character.", code="command-nul")
+        if any("=" in name for name in self.env):
+            raise SandboxError("An environment variable's name can't hold '='.", code="command-env")
+        body = b"\0".join(os.fsencode(text) for text in fields)
+        return struct.pack(">I", len(body)) + body
+
+
+class Stream:
+    """One output file: read as it grows and emptied behind the reader, so that it never fills the disk."""
+
+    def __init__(self, name: str, descriptor: int, limit: int) -> None:
+        self.name = name
+        self.descriptor = descriptor
+        self.collector = Collector(limit)
+        self._position = 0
+        self._punched = 0
+
+    def advance(self, sink: OutputSink | None) -> bool:
+        """Read what is new, bounded per call; True when there was something."""
+        start = self._position
+        while self._position - start < _PER_TICK and (piece := os.pread(self.descriptor, _CHUNK, self._position)):
+            self._position += len(piece)
+            self.collector.feed(piece)
+            if sink is not None:
+                sink(self.name, piece)
+            if self._position - self._punched >= _PUNCH:
+                self._punch()
+        return self._position > start
+
+    def _punch(self) -> None:
+        length = self._position - self._punched
+        if _LIBC.fallocate(
+            self.descriptor,
+            _KEEP_SIZE_PUNCH_HOLE,
+            ctypes.c_long(self._punched),
+            ctypes.c_long(length),
+        ):
+            number = ctypes.get_errno()
+            raise SandboxError(
+                f"The output can't be taken out of its file: {os.strerror(number)}.",
+                code="sandbox-output",
+                remedy="put the home on ext4, xfs, btrfs or tmpfs, or redirect the command's output to a file",
+            )
+        self._punched = self._position
+
+
+@dataclass
+class Call:
+    """One command in a sandbox, from the handshake to its result."""
+
+    live: LiveSandbox
+    init: int
+    """A pidfd of the sandbox's init."""
+    id: str = field(default_factory=lambda: secrets.token_hex(8))
+    pid: int = 0
+    pidfd: int = -1
+    group: str = ""
+    streams: tuple[Stream, ...] = ()
+    _result: int = -1
+    _calls: Inside | None = None
+    _names: list[str] = field(default_factory=list)
+
+    def __enter__(self) -> Call:
+        with tampering("The sandbox can't be reached"), Inside.of_init(self.live.init_pid) as root:
+            self._check_init()
+            self._calls = root.directory(CALLS.lstrip("/"))
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._calls is None:
+            return
+        for name in self._names:
+            with contextlib.suppress(OSError):
+                self._calls.remove(name)
+        descriptors = [stream.descriptor for stream in self.streams]
+        for descriptor in (self._result, self.pidfd, *descriptors):
+            if descriptor >= 0:
+                os.close(descriptor)
+        self._calls.__exit__()
+        if self.group:
+            with contextlib.suppress(OSError):  # background processes are in it; it goes when the sandbox stops
+                os.rmdir(self.group)
+
+    def _check_init(self) -> None:
+        """After something was opened by the init's pid: that it was the init's."""
+        if exited(self.init):
+            raise SandboxError(GONE, code="sandbox-gone", state="nothing runs in it", remedy=GONE_REMEDY)
+
+    def begin(self, frame: Frame, stdin: bytes, limit: int) -> None:
+        """Start the command. SandboxError when the init can't: then nothing of it runs."""
+        encoded = frame.encode()
+        handed: list[int] = []
+        try:
+            if not frame.detach:
+                self._result = self._create("result")
+                self.streams = tuple(Stream(name, self._create(name), limit) for name in ("stdout", "stderr"))
+                handed += [self._result, *(self._appending(stream.name) for stream in self.streams)]
+            if stdin:
+                handed.append(self._create("stdin", stdin))
+            self._handshake(frame, encoded, handed)
+        finally:
+            for descriptor in handed:
+                if descriptor != self._result:
+                    os.close(descriptor)
+
+    def _create(self, kind: str, content: bytes | None = None) -> int:
+        assert self._calls is not None
+        name = f"{self.id}.{kind}"
+        with tampering("The files of a call can't be made"):
+            descriptor = self._calls.create(name, 0o600, content)
+        self._names.append(name)
+        return descriptor
+
+    def _appending(self, kind: str) -> int:
+        """A second description of an output file for the init to append to."""
+        assert self._calls is not None
+        with tampering("The files of a call can't be opened"):
+            return self._calls.append(f"{self.id}.{kind}")
+
+    def _handshake(self, frame: Frame, encoded: bytes, handed: list[int]) -> None:
+        with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
+            connection.settimeout(HANDSHAKE)
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_PASSCRED, 1)
+            try:
+                self._connect(connection)
+                rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handed))] if handed else []
+                sent = connection.sendmsg([encoded], rights)
+                connection.sendall(encoded[sent:])
+                answer, claimed = _receive_with_pid(connection)
+            except OSError as error:
+                self._check_init()
+                raise SandboxError(
+                    f"The sandbox's init does not answer: {error}.",
+                    code="sandbox-silent",
+                    remedy="stop and start the sandbox, or roll back to a statepoint",
+                ) from error
+            if answer[:1] != b"P":
+                raise _refusal(answer, frame)
+            self._adopt(claimed)
+            connection.sendall(b"g")
+            if frame.detach:
+                self._detached(connection)
+
+    def _connect(self, connection: socket.socket) -> None:
+        assert self._calls is not None
+        descriptor = os.open("agent.sock", os.O_PATH | os.O_NOFOLLOW, dir_fd=self._calls.descriptor)
+        try:
+            if not stat.S_ISSOCK(os.fstat(descriptor).st_mode):
+                raise OSError(f"{CALLS}/agent.sock is not a socket")
+            connection.connect(f"/proc/self/fd/{descriptor}")
+        finally:
+            os.close(descriptor)
+
+    def _adopt(self, claimed: int) -> None:
+        """Take hold of the child: a pidfd, proof that it is in the sandbox, a control group of its own."""
+        try:
+            self.pidfd = os.pidfd_open(claimed)
+        except OSError as error:
+            raise SandboxError("The command's process is gone before it began.", code="sandbox-silent") from error
+        namespace = pid_namespace(self.live.init_pid)
+        if claimed == self.live.init_pid or namespace is None or pid_namespace(claimed) != namespace:
+            raise SandboxError(
+                "The process that answered is not in the sandbox.",
+                code="sandbox-foreign",
+                remedy="stop the sandbox: its init was tampered with",
+            )
+        self.pid = claimed
+        above = cgroups.unified(self.live.cgroups)
+        if not above:
+            return
+        try:
+            self.group = cgroups.make_for_call(above, self.id, claimed)
+        except OSError as error:
+            raise SandboxError(f"The call's control group can't be made: {error}.", code="sandbox-cgroup") from error
+        if exited(self.pidfd):
+            raise SandboxError("The command's process ended before it began.", code="sandbox-silent")
+
+    def _detached(self, connection: socket.socket) -> None:
+        answer = connection.recv(4096)
+        if answer[:1] == b"X":
+            code, _, message = answer[1:].decode("utf-8", "replace").partition(" ")
+            raise DetachFailed(int(code) if code.isdigit() else 126, message)
+        if answer:
+            raise _refusal(answer, None)
+
+    def wait(self, timeout: float | None, sink: OutputSink | None, look: Callable[[], bool] | None) -> int | None:
+        """Follow the command to its end; its exit code, or None when it ran out of time or ``look`` asked to end it.
+
+        ``look`` is called about every 20 ms. The tree is ended when this raises or returns None.
+        """
+        started = time.monotonic()
+        poll = select.poll()
+        poll.register(self.pidfd, select.POLLIN)
+        poll.register(self.init, select.POLLIN)
+        pause = 5.0
+        try:
+            while True:
+                remaining = None if timeout is None else started + timeout - time.monotonic()
+                if remaining is not None and remaining <= 0:
+                    self.end(sink)
+                    return None
+                ready = dict(poll.poll(pause if remaining is None else min(pause, max(remaining * 1000, 1))))
+                if self.init in ready:
+                    self._check_init()
+                busy = [stream.advance(sink) for stream in self.streams]
+                if self.pidfd in ready:
+                    return self._outcome(sink)
+                if look is not None and look():
+                    self.end(sink)
+                    return None
+                pause = 2.0 if any(busy) else 20.0
+        except BaseException:
+            if not exited(self.init):
+                self.end(None)
+            raise
+
+    def _outcome(self, sink: OutputSink | None) -> int:
+        """The exit code that the init reports once all output is in the files."""
+        deadline = time.monotonic() + HANDSHAKE
+        pause = 0.0001
+        while not (report := os.pread(self._result, 64, 0)).endswith(b"\n"):
+            self._check_init()
+            if time.monotonic() > deadline or len(report) >= 64:
+                raise SandboxError(
+                    "The sandbox's init did not report how the command ended.",
+                    code="sandbox-silent",
+                    state="the command has ended; what it changed remains",
+                    remedy="check the free space; stop and start the sandbox",
+                )
+            for stream in self.streams:
+                stream.advance(sink)
+            time.sleep(pause)
+            pause = min(pause * 1.5, 0.01)
+        for stream in self.streams:
+            stream.advance(sink)
+        code, _, state = report.decode("ascii", "replace").strip().partition(" ")
+        if not code.isdigit() or not 0 <= int(code) <= 255:
+            raise SandboxError("The sandbox's init reports nonsense.", code="sandbox-tampered")
+        if state != "whole":
+            raise SandboxError(
+                f"Output of the command was lost because it could not be written; it ended with {code}.",
+                code="sandbox-output",
+                state="the command has ended; what it changed remains",
+                remedy="free space on the disk of the Planarian home",
+            )
+        return int(code)
+
+    def end(self, sink: OutputSink | None) -> None:
+        """End the call's whole tree and take what it had written. SandboxError when it can't be ended."""
+        if self.group:
+            cgroups.kill(self.group)
+            gone = exited(self.pidfd, 10.0)
+        else:
+            namespace = pid_namespace(self.live.init_pid)
+            gone = namespace is None or end_below(self.pid, namespace)
+        if not gone:
+            # It forks faster than we can end it: the sandbox as a whole is the only handle that is left.
+            kill(self.init)
+            raise SandboxError(
+                "The command could not be ended, so the whole sandbox was.",
+                code="sandbox-runaway",
+                state="nothing runs in the sandbox",
+                remedy=GONE_REMEDY,
+            )
+        deadline = time.monotonic() + 5.0
+        while not os.pread(self._result, 64, 0) and time.monotonic() < deadline and not exited(self.init):
+            time.sleep(0.0005)
+        for stream in self.streams:
+            stream.advance(sink)
+
+
+class DetachFailed(Exception):
+    """A detached command could not be executed: its exit code and message."""
+
+    def __init__(self, code: int, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+def _refusal(answer: bytes, frame: Frame | None) -> SandboxError:
+    text = answer[1:].decode("utf-8", "replace")[:500] or "no reason given"
+    where = f" in {frame.cwd}" if frame is not None else ""
+    return SandboxError(
+        f"The sandbox can't run the command{where}: {text}.",
+        code="sandbox-refused",
+        state="nothing was run",
+    )
+
+
+def _receive_with_pid(connection: socket.socket) -> tuple[bytes, int]:
+    """The first answer, and the host pid of the process that sent it, as the kernel attests."""
+    answer, extra, _, _ = connection.recvmsg(4096, socket.CMSG_SPACE(12))
+    for level, kind, data in extra:
+        if level == socket.SOL_SOCKET and kind == socket.SCM_CREDENTIALS and len(data) >= 12:
+            return answer, int(struct.unpack("3i", data[:12])[0])
+    if answer:
+        return answer, 0
+    raise OSError("the connection was closed")

@@ -1,0 +1,170 @@
+"""Who a process is, beyond its reusable pid: its start time and the boot, and a pidfd that holds on to it."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from planarian_core.errors import SandboxError
+from planarian_core.model import LiveSandbox
+
+GONE = "The sandbox's init is gone: it was stopped, killed, or the host ran out of memory or was restarted."
+GONE_REMEDY = "start it again, or roll back to a statepoint"
+
+
+def boot_id() -> str:
+    """The identifier of this boot of the host."""
+    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+        return file.read().strip()
+
+
+def process_stat(pid: int) -> tuple[str, int] | None:
+    """State letter and start time (clock ticks since boot) of ``pid``; None when there is no such process."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    return fields[0].decode(), int(fields[19])
+
+
+def pid_namespace(pid: int) -> int | None:
+    """The inode of the pid namespace of ``pid``, None when it is gone or not ours to look at."""
+    try:
+        return os.stat(f"/proc/{pid}/ns/pid").st_ino
+    except OSError:
+        return None
+
+
+def inside_pid(pid: int) -> int | None:
+    """The pid that ``pid`` has in the innermost namespace it is in."""
+    try:
+        with open(f"/proc/{pid}/status", "rb") as file:
+            for line in file:
+                if line.startswith(b"NSpid:"):
+                    return int(line.split()[-1])
+    except OSError:
+        return None
+    return None
+
+
+def parent_pid(pid: int) -> int | None:
+    """The host pid of the parent of ``pid``."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            return int(file.read().rpartition(b")")[2].split()[1])
+    except (OSError, IndexError):
+        return None
+
+
+@contextmanager
+def init_handle(live: LiveSandbox) -> Iterator[int | None]:
+    """A pidfd of the sandbox's init, or None when that very process is gone (a reused pid is not it)."""
+    descriptor: int | None = None
+    try:
+        if live.boot_id == boot_id():
+            try:
+                descriptor = os.pidfd_open(live.init_pid)
+            except ProcessLookupError:
+                descriptor = None
+        if descriptor is not None:
+            # Looked at after the pidfd was opened: if the start time fits now, the descriptor is of that process.
+            found = process_stat(live.init_pid)
+            if found is None or found[1] != live.init_start or found[0] in "ZX" or exited(descriptor):
+                os.close(descriptor)
+                descriptor = None
+        yield descriptor
+    finally:
+        if descriptor is not None:
+            os.close(descriptor)
+
+
+@contextmanager
+def running_init(live: LiveSandbox) -> Iterator[int]:
+    """As :func:`init_handle`, but SandboxError when the init is gone."""
+    with init_handle(live) as descriptor:
+        if descriptor is None:
+            raise SandboxError(GONE, code="sandbox-gone", state="nothing runs in it", remedy=GONE_REMEDY)
+        yield descriptor
+
+
+def exited(pidfd: int, timeout: float = 0.0) -> bool:
+    """Whether the process has ended, waiting up to ``timeout`` seconds for it."""
+    poll = select.poll()
+    poll.register(pidfd, select.POLLIN)
+    return bool(poll.poll(timeout * 1000))
+
+
+def kill(pidfd: int) -> None:
+    """SIGKILL through a pidfd; a process that has ended already is fine."""
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def namespace_pids(init: int) -> tuple[int, ...]:
+    """Host pids of all processes in the pid namespace of ``init``, ``init`` first."""
+    wanted = pid_namespace(init)
+    if wanted is None:
+        return ()
+    others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != init]
+    return (init, *sorted(pid for pid in others if pid_namespace(pid) == wanted))
+
+
+def descendants(pid: int) -> set[int]:
+    """Host pids below ``pid``, by one scan of /proc."""
+    children: dict[int, list[int]] = {}
+    for name in os.listdir("/proc"):
+        if name.isdigit() and (parent := parent_pid(int(name))) is not None:
+            children.setdefault(parent, []).append(int(name))
+    found: set[int] = set()
+    todo = [pid]
+    while todo:
+        for child in children.get(todo.pop(), ()):
+            if child not in found:
+                found.add(child)
+                todo.append(child)
+    return found
+
+
+def end_below(root: int, namespace: int, patience: float = 5.0) -> bool:
+    """End ``root`` and all below it; only processes of the pid namespace ``namespace`` are touched.
+
+    First everything is stopped, until no new process shows up, so that nothing can fork away; then it is killed.
+    True when nothing of it is left after ``patience`` seconds.
+    """
+    deadline = time.monotonic() + patience
+    handles: dict[int, int] = {}
+    try:
+        while time.monotonic() < deadline:
+            fresh = ({root} | descendants(root)) - handles.keys()
+            if not fresh:
+                break
+            for pid in fresh:
+                _stop(pid, namespace, handles)
+        for pidfd in handles.values():
+            kill(pidfd)
+        return all(exited(pidfd, max(0.0, deadline - time.monotonic())) for pidfd in handles.values())
+    finally:
+        for pidfd in handles.values():
+            os.close(pidfd)
+
+
+def _stop(pid: int, namespace: int, handles: dict[int, int]) -> None:
+    try:
+        pidfd = os.pidfd_open(pid)
+    except (ProcessLookupError, OSError):
+        return
+    if pid_namespace(pid) != namespace or exited(pidfd):
+        os.close(pidfd)
+        return
+    handles[pid] = pidfd
+    try:
+        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,211 @@
+"""The ``namespace`` backend: Linux namespaces over the host's own files, as root or as an ordinary user."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from planarian_core.errors import SandboxError
+from planarian_core.interfaces import (
+    Availability,
+    OutputSink,
+    RequestHandler,
+    RestoreEnvironment,
+    SandboxCapabilities,
+)
+from planarian_core.model import Command, CommandResult, LiveSandbox, Network, SandboxSpec
+from planarian_sandbox import cgroups
+from planarian_sandbox.base import base_fingerprint
+from planarian_sandbox.channel import Call, DetachFailed, Frame
+from planarian_sandbox.identity import exited, init_handle, kill, namespace_pids, pid_namespace, running_init
+from planarian_sandbox.index import heal_index
+from planarian_sandbox.launch import (
+    PATH,
+    await_agent,
+    check_id,
+    command,
+    configuration,
+    launch,
+    live_sandbox,
+    mount_point,
+)
+from planarian_sandbox.layer import Layout, prepare, refresh
+from planarian_sandbox.listener import Listener
+from planarian_sandbox.probe import probe
+
+_TIMED_OUT = 124
+_ENDED = 137
+
+
+class NamespaceBackend:
+    """Confines commands by namespaces, capabilities, a system-call filter and control groups.
+
+    Args:
+        home: the home of Planarian; this backend keeps ``cache/`` and ``mounts/`` in it.
+    """
+
+    name = "namespace"
+    capabilities = SandboxCapabilities(isolated=True, process_tree=True, in_place=False)
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def probe(self) -> Availability:
+        """Whether sandboxes can be made here: really makes namespaces, once per backend."""
+        return probe(self._home)
+
+    def prepare(self, spec: SandboxSpec) -> SandboxSpec:
+        """Fill a new layer; ConfigurationError when the workspace is missing or hidden."""
+        check_id(spec.id)
+        return replace(spec, exclude=prepare(spec, self._home).exclude)
+
+    def start(self, spec: SandboxSpec) -> LiveSandbox:
+        """Start an init on the layer. Nothing is left running when this raises."""
+        check_id(spec.id)
+        layout = Layout.load(spec.layer)
+        refresh(spec, layout, self._home)
+        heal_index(spec.layer, layout)
+        groups = cgroups.make(spec.id, spec.limits)
+        try:
+            live = self.adopt(spec, launch(configuration(self._home, spec, layout, groups)))
+            try:
+                await_agent(live)
+            except BaseException:
+                self.stop(spec, live)
+                raise
+        except BaseException:
+            cgroups.remove(groups)
+            raise
+        return live
+
+    def execute(
+        self,
+        spec: SandboxSpec,
+        live: LiveSandbox,
+        command: Command,
+        sink: OutputSink | None = None,
+        requests: RequestHandler | None = None,
+    ) -> CommandResult:
+        """Run a command to its end; see :class:`planarian_core.interfaces.SandboxBackend`.
+
+        A command that floods its output is slowed to the pace at which it is read here. A call that a request ended
+        (``ends_call``) has exit code 137.
+        """
+        if not command.argv:
+            raise SandboxError("There is no command to run.", code="command-empty")
+        started = time.monotonic()
+        with running_init(live) as init, Call(live, init) as call, contextlib.ExitStack() as stack:
+            frame = _frame(spec, command, call.id)
+            listener = None
+            if requests is not None and not command.detach:
+                listener = stack.enter_context(Listener(live, call.id, requests))
+            try:
+                call.begin(frame, command.stdin, command.output_limit)
+            except DetachFailed as failure:
+                return CommandResult(failure.code, "", failure.message, time.monotonic() - started)
+            if command.detach:
+                return CommandResult(0, "", "", time.monotonic() - started)
+            code = call.wait(command.timeout, sink, listener.look if listener else None)
+            timed_out = code is None and not (listener is not None and listener.ended)
+            out, err = (stream.collector for stream in call.streams)
+            return CommandResult(
+                exit_code=code if code is not None else _TIMED_OUT if timed_out else _ENDED,
+                stdout=out.text(),
+                stderr=err.text(),
+                duration=time.monotonic() - started,
+                timed_out=timed_out,
+                truncated=out.truncated or err.truncated,
+            )
+
+    def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:
+        """Host pids of all its processes, the init first; empty when it is gone."""
+        with init_handle(live) as init:
+            if init is None:
+                return ()
+            group = cgroups.unified(live.cgroups)
+            if not group:
+                return namespace_pids(live.init_pid)
+            return (live.init_pid, *sorted(cgroups.members(group) - {live.init_pid}))
+
+    def stop(self, spec: SandboxSpec, live: LiveSandbox) -> None:
+        """Kill the init, with which its pid namespace ends; returns when all is gone. Idempotent."""
+        with init_handle(live) as init:
+            if init is not None:
+                group = cgroups.unified(live.cgroups)
+                if group:
+                    with contextlib.suppress(OSError):  # the group may be frozen, or gone
+                        cgroups.thaw(group)
+                kill(init)
+                # An init's end is seen only when every process of its namespace has ended.
+                if not exited(init, 20.0):
+                    raise SandboxError(
+                        f"Processes of {spec.id} do not end (init {live.init_pid}).",
+                        code="sandbox-stuck",
+                        state="they were sent SIGKILL and wait in the kernel",
+                        remedy="look for a hung file system or device, then stop the sandbox again",
+                    )
+        cgroups.remove(live.cgroups or cgroups.of_sandbox(check_id(spec.id)))
+        with contextlib.suppress(OSError):
+            os.rmdir(self._home / "mounts" / spec.id)
+
+    def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
+        """Whether its very init still runs."""
+        with init_handle(live) as init:
+            return init is not None
+
+    def fingerprint(self, spec: SandboxSpec) -> str:
+        """Identifies the host's installed software, which lies below the layer."""
+        return base_fingerprint()
+
+    def restore_environment(self, spec: SandboxSpec) -> RestoreEnvironment:
+        """Make ready for a restore. SandboxError for a rootless sandbox: CRIU can't serve it."""
+        layout = Layout.load(spec.layer)
+        if layout.rootless:
+            raise SandboxError("A rootless sandbox can't be restored from an image.", code="sandbox-rootless")
+        refresh(spec, layout, self._home, programs=False)
+        heal_index(spec.layer, layout)
+        groups = cgroups.make(check_id(spec.id), spec.limits)
+        config = configuration(self._home, spec, layout, groups)
+        (self._home / "cache").mkdir(mode=0o700, parents=True, exist_ok=True)
+        return RestoreEnvironment(
+            prefix=command(config),
+            root=mount_point(self._home, spec),
+            private_network=spec.network is Network.NONE,
+        )
+
+    def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
+        """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace."""
+        if pid_namespace(init_pid) in (None, pid_namespace(os.getpid())):
+            raise SandboxError(f"Process {init_pid} is not a sandbox's init.", code="sandbox-foreign")
+        layout = Layout.load(spec.layer)
+        details = {"mounts": [layout.workspace] if layout.workspace else []}
+        return live_sandbox(init_pid, cgroups.of_sandbox(spec.id), details)
+
+
+def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
+    """The command as the init gets it. Nothing of the host's environment is in it."""
+    env: dict[str, str] = {}
+    if not command.clear_env:
+        env = {
+            "PATH": PATH,
+            "HOME": _home_inside(),
+            "USER": "root",
+            "LOGNAME": "root",
+            "SHELL": "/bin/bash",
+            "LANG": "C.UTF-8",
+            "TERM": "dumb",
+            "PLANARIAN_CALL": call_id,
+            **spec.env,
+        }
+    env.update(command.env)
+    cwd = os.path.join(os.path.realpath(spec.workspace), command.cwd)
+    return Frame(command.argv, env, cwd, command.detach, command.stdout_path, command.stderr_path)
+
+
+def _home_inside() -> str:
+    """The caller's home, which is seen inside as well; /root where there is none."""
+    home = os.path.expanduser("~")
+    return home if os.path.isabs(home) and os.path.isdir(home) and not home.startswith("/tmp/") else "/root"  # noqa: S108
