@@ -14,6 +14,7 @@ import contextlib
 import json
 import os
 import re
+import signal
 import sys
 import time
 
@@ -56,4 +57,5 @@ def main() -> int:
 
 
 if __name__ == "__main__":
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
     raise SystemExit(main())

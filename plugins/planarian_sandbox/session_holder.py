@@ -29,6 +29,7 @@ import array
 import contextlib
 import ctypes
 import fcntl
+import functools
 import os
 import pty
 import re
@@ -54,35 +55,46 @@ def quote(path: str) -> str:
 # --- processes ----------------------------------------------------------------------------------------------------
 
 
-def process_table() -> dict[int, tuple[int, str]]:
-    """All processes: pid -> (parent, start time); the start time is empty where there is no /proc."""
-    table: dict[int, tuple[int, str]] = {}
-    if not os.path.isdir("/proc/self"):
-        listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, timeout=10, check=False)
-        for line in listing.stdout.splitlines():
-            pid, parent = line.split()[:2]
-            table[int(pid)] = (int(parent), "")
-        return table
-    for name in os.listdir("/proc"):
-        if name.isdigit():
-            with contextlib.suppress(OSError, IndexError, ValueError), open(f"/proc/{name}/stat", "rb") as stat:
-                fields = stat.read().rpartition(b")")[2].split()
-                table[int(name)] = (int(fields[1]), fields[19].decode())
-    return table
-
-
-def descendants(table: dict[int, tuple[int, str]], root: int) -> set[int]:
-    children: dict[int, list[int]] = {}
-    for pid, (parent, _) in table.items():
-        children.setdefault(parent, []).append(pid)
+def descendants(root: int) -> set[tuple[int, str]]:
+    """All processes below ``root``: pid and start time (empty where there is no /proc)."""
+    listed = os.path.exists(f"/proc/self/task/{root}/children")
+    below = _listed_children if listed else functools.partial(_children_among, _parents())
     found: set[int] = set()
     waiting = [root]
     while waiting:
-        for child in children.get(waiting.pop(), ()):
-            if child not in found:
-                found.add(child)
-                waiting.append(child)
+        fresh = set(below(waiting.pop())) - found
+        found |= fresh
+        waiting.extend(fresh)
+    return {(pid, _started(pid)) for pid in found}
+
+
+def _listed_children(pid: int) -> list[int]:
+    """The children of all threads of a process, as the kernel lists them."""
+    found: list[int] = []
+    with contextlib.suppress(OSError):
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            with open(f"/proc/{pid}/task/{thread}/children", "rb") as stream:
+                found.extend(map(int, stream.read().split()))
     return found
+
+
+def _parents() -> list[tuple[int, int]]:
+    """Every process with its parent, where the kernel doesn't list children (macOS, some kernels)."""
+    listing = subprocess.run(["ps", "-A", "-o", "pid=,ppid="], capture_output=True, timeout=10, check=False)
+    pairs = (line.split()[:2] for line in listing.stdout.splitlines())
+    return [(int(pid), int(parent)) for pid, parent in pairs]
+
+
+def _children_among(parents: list[tuple[int, int]], pid: int) -> list[int]:
+    return [child for child, parent in parents if parent == pid]
+
+
+def _started(pid: int) -> str:
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as stat:
+            return stat.read().rpartition(b")")[2].split()[19].decode()
+    except (OSError, IndexError):
+        return ""
 
 
 def marked_otherwise(pid: int, call: str) -> bool:
@@ -277,13 +289,10 @@ class Holder:
         if self.call is not None or not self.waiting:
             return
         name = self.waiting.pop(0)
-        table = process_table()
-        mine = descendants(table, os.getpid())
         if self.shell is None:
             self.status = 0
             self.shell = Shell()
-        mine.add(self.shell.pid)
-        self.call = Call(name, {(pid, table.get(pid, (0, ""))[1]) for pid in mine})
+        self.call = Call(name, descendants(os.getpid()))
         self._write_file("busy", name)
         base = self.path(name)
         source = quote(base + ".in") if os.path.exists(base + ".in") else "/dev/null"
@@ -374,11 +383,10 @@ class Holder:
         if self.shell is not None:
             send(self.shell.pid, signal.SIGSTOP)
         for _ in range(100):
-            table = process_table()
             fresh = {
                 pid
-                for pid in descendants(table, os.getpid()) - stopped
-                if (pid, table[pid][1]) not in call.before and not marked_otherwise(pid, call.name)
+                for pid, _ in descendants(os.getpid()) - call.before
+                if pid not in stopped and not marked_otherwise(pid, call.name)
             }
             if not fresh:
                 break

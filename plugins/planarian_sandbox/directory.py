@@ -1,0 +1,179 @@
+"""The sandbox backend ``directory``: works in the user's own workspace, anywhere, without isolation.
+
+Commands are ordinary processes of this user with the user's environment (API keys included), free to reach the whole
+host: only the workspace is state. It has no init; what belongs to it is known by its control group where there can be
+one, else by a mark in the environment (:mod:`planarian_sandbox.directory_tasks`). Each command gets files under the
+home for its output, so background processes keep a valid stdout between calls and runtimes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import platform
+import secrets
+import sys
+from pathlib import Path
+
+import psutil
+
+from planarian_core.errors import SandboxError
+from planarian_core.interfaces import Availability, OutputSink, RequestHandler, SandboxCapabilities
+from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpec
+from planarian_sandbox import cgroups
+from planarian_sandbox.agent_requests import RequestServer
+from planarian_sandbox.directory_command import NotRunnable, launch, reap, run_command, start
+from planarian_sandbox.directory_run import RunFolder, boot_id
+from planarian_sandbox.directory_tasks import Tasks, end
+from planarian_sandbox.session_client import SessionClient
+
+
+class DirectoryBackend:
+    """See the module. ``LiveSandbox.init_pid`` is 0: there is no init."""
+
+    name = "directory"
+    capabilities = SandboxCapabilities(isolated=False, process_tree=False, in_place=True)
+
+    def __init__(self, home: Path) -> None:
+        self._home = home
+
+    def probe(self) -> Availability:
+        if os.name != "posix":
+            return Availability(False, "it needs a POSIX system")
+        reason = "no isolation: commands are ordinary processes of this user"
+        if not _groups_possible():
+            reason += "; without a control group, daemons that clear their environment can't be followed"
+        return Availability(True, reason)
+
+    def prepare(self, spec: SandboxSpec) -> SandboxSpec:
+        return spec
+
+    def start(self, spec: SandboxSpec) -> LiveSandbox:
+        if not os.path.isdir(spec.workspace):
+            raise SandboxError(f"the workspace {spec.workspace} is gone", code="sandbox-workspace")
+        groups = cgroups.make(spec.id, spec.limits) if sys.platform == "linux" else ()
+        try:
+            token = RunFolder(spec).make()
+        except OSError as error:
+            cgroups.remove(groups)
+            raise SandboxError(
+                f"the sandbox's folder can't be made: {error}", code="sandbox-files", state="nothing runs"
+            ) from error
+        return LiveSandbox(0, 0, boot_id(), groups, {"token": token})
+
+    def execute(
+        self,
+        spec: SandboxSpec,
+        live: LiveSandbox,
+        command: Command,
+        sink: OutputSink | None = None,
+        requests: RequestHandler | None = None,
+    ) -> CommandResult:
+        if not self.alive(spec, live):
+            raise SandboxError(
+                "the sandbox does not run: it was stopped, or the host was restarted",
+                code="sandbox-dead",
+                state="its files are as they were left",
+            )
+        run, tasks = RunFolder(spec), _tasks(spec, live)
+        run.sweep(tasks.calls() if len(os.listdir(run.calls)) > 200 else frozenset())
+        call = secrets.token_hex(8)
+        try:
+            if command.detach and not command.session:
+                launch(tasks, run, command, call)
+                return CommandResult(0, "", "", 0.0)
+            return _attended(run, tasks, command, call, sink, requests)
+        except NotRunnable as failure:
+            message = f"planarian: {failure.message}\n"
+            if sink is not None:
+                sink("stderr", message.encode("utf-8", "replace"))
+            return CommandResult(failure.exit_code, "", message, 0.0)
+
+    def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:
+        return _tasks(spec, live).all()
+
+    def stop(self, spec: SandboxSpec, live: LiveSandbox | None) -> None:
+        """Without ``live`` the groups and the mark are enough to find what runs."""
+        groups = cgroups.of_sandbox(spec.id) if sys.platform == "linux" else ()
+        leaders = RunFolder(spec).path / "leaders"
+        end(Tasks(spec.id, groups, leaders).all)
+        if not groups and live is not None and live.cgroups:
+            end(Tasks(spec.id, (), leaders).all)
+        cgroups.remove(groups)
+        RunFolder(spec).remove()
+
+    def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
+        return live.boot_id == boot_id() and RunFolder(spec).is_live(str(live.details.get("token")))
+
+    def fingerprint(self, spec: SandboxSpec) -> str:
+        return hashlib.sha256(platform.platform().encode()).hexdigest()[:16]
+
+
+def _groups_possible() -> bool:
+    return sys.platform == "linux" and bool(cgroups.hierarchies().unified)
+
+
+def _tasks(spec: SandboxSpec, live: LiveSandbox) -> Tasks:
+    return Tasks(spec.id, live.cgroups, RunFolder(spec).path / "leaders")
+
+
+def _attended(
+    run: RunFolder,
+    tasks: Tasks,
+    command: Command,
+    call: str,
+    sink: OutputSink | None,
+    requests: RequestHandler | None,
+) -> CommandResult:
+    """Run a command or shell input while its requests are answered."""
+    directory = os.open(run.requests, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+    try:
+        server = RequestServer(directory, call, lambda pid: _chain(tasks, pid), requests)
+        if command.session:
+            return _in_session(run, tasks, command, call, sink, server)
+        return run_command(tasks, run, command, call, sink, server.serve)
+    finally:
+        os.close(directory)
+
+
+def _in_session(
+    run: RunFolder, tasks: Tasks, command: Command, call: str, sink: OutputSink | None, server: RequestServer
+) -> CommandResult:
+    folder = run.session(command.session)
+    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def start_holder() -> None:
+        holder = str(Path(__file__).with_name("session_holder.py"))
+        environment = run.environment(command, "none") | {"PLANARIAN_SESSION": command.session}
+        null = os.open(os.devnull, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            argv = (sys.executable, "-I", "-S", holder, str(folder))
+            files = (os.devnull, null, null)
+            reap(start(tasks, argv, environment, run.directory(command), files, f"session-{command.session}"))
+        finally:
+            os.close(null)
+
+    def end_session() -> None:
+        end(lambda: tasks.of_session(command.session))
+
+    try:
+        lock = str(run.path / f"session-{command.session}.lock")
+        result = SessionClient(directory, start_holder, lock, end_session).run(command, sink, server.serve, call)
+        if result.timed_out or result.exit_code == 137:
+            end(lambda: tasks.of_call(call))
+        return result
+    finally:
+        os.close(directory)
+
+
+def _chain(tasks: Tasks, pid: int) -> tuple[int, ...]:
+    """``pid`` and its ancestors, as far as they belong to the sandbox; empty when it doesn't."""
+    members = set(tasks.all())
+    chain: list[int] = []
+    while pid in members and pid not in chain:
+        chain.append(pid)
+        try:
+            pid = psutil.Process(pid).ppid()
+        except psutil.Error:
+            break
+    return tuple(chain)

@@ -1,0 +1,136 @@
+"""The host-side folder of a running ``directory`` sandbox, and the environment of what runs in it.
+
+``HOME/sandboxes/ID/run`` holds: ``live`` (token of the present life), ``calls`` (output files), ``requests`` (of the
+``planarian`` command), ``sessions``, ``bin``. It is no secret from the sandbox, whose commands are the same user's.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import re
+import secrets
+import shlex
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import psutil
+
+from planarian_core.errors import SandboxError
+from planarian_core.model import Command, SandboxSpec
+
+INSIDE = "PLANARIAN_INSIDE"
+"""Marks every process of a sandbox with its id. Not PLANARIAN_SANDBOX: people set that in their own shells."""
+_DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
+
+
+def boot_id() -> str:
+    """Identifies this boot of the host."""
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return str(int(psutil.boot_time()))
+
+
+class RunFolder:
+    """Paths of one sandbox's run folder, and how they are made and removed."""
+
+    def __init__(self, spec: SandboxSpec) -> None:
+        self.spec = spec
+        self.path = Path(spec.home, "sandboxes", spec.id, "run")
+        self.calls = self.path / "calls"
+        self.requests = self.path / "requests"
+        self.programs = self.path / "bin"
+
+    def make(self) -> str:
+        """Make it anew; returns the token of this life."""
+        self.remove()
+        for folder in (self.path, self.calls, self.requests, self.programs, self.path / "sessions"):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        client = Path(__file__).with_name("agent_client.py")
+        program = self.programs / "planarian"
+        command = shlex.join([sys.executable, "-I", "-S", str(client)])
+        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
+        program.chmod(0o755)
+        token = secrets.token_hex(8)
+        (self.path / "live").write_text(token, encoding="ascii")
+        return token
+
+    def remove(self) -> None:
+        shutil.rmtree(self.path, ignore_errors=True)
+
+    def is_live(self, token: str) -> bool:
+        try:
+            return (self.path / "live").read_text(encoding="ascii") == token
+        except (OSError, UnicodeDecodeError):
+            return False
+
+    def session(self, name: str) -> Path:
+        """The folder of a session, made where it is missing.
+
+        Raises:
+            SandboxError: the name can't be one.
+        """
+        if not _SESSION.fullmatch(name):
+            raise SandboxError(
+                f"{name!r} can't be the name of a session",
+                code="session-name",
+                remedy="use letters, digits, dots, dashes and underscores, at most 64",
+            )
+        folder = self.path / "sessions" / name
+        folder.mkdir(mode=0o700, exist_ok=True)
+        return folder
+
+    def create(self, name: str, content: bytes = b"") -> int:
+        """A new file among the calls' files, open for reading and appending."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        try:
+            descriptor = os.open(self.calls / name, flags, 0o600)
+            if content:
+                with open(descriptor, "wb", closefd=False) as stream:
+                    stream.write(content)
+        except OSError as error:
+            raise SandboxError(
+                f"the command's files can't be made in {self.calls}: {error.strerror}",
+                code="sandbox-files",
+                state="the command did not run",
+            ) from error
+        return descriptor
+
+    def sweep(self, living: frozenset[str], most: int = 200) -> None:
+        """When there are more than ``most`` output files, remove those of calls of which nothing lives any more."""
+        names = sorted(os.listdir(self.calls))
+        if len(names) > most:
+            for name in names:
+                if name.partition(".")[0] not in living:
+                    with contextlib.suppress(OSError):
+                        os.unlink(self.calls / name)
+
+    def environment(self, command: Command, call: str) -> dict[str, str]:
+        """The user's own environment (nothing is kept from an unisolated sandbox) without what configures Planarian,
+        then the sandbox's, the command's, and our marks. With ``clear_env`` the command's and our marks alone.
+        """
+        given: Mapping[str, str] = {} if command.clear_env else {**os.environ, **self.spec.env}
+        variables = {name: value for name, value in given.items() if not name.startswith("PLANARIAN_")}
+        variables.update(command.env)
+        path = variables.get("PATH", _DEFAULT_PATH)
+        if str(self.programs) not in path.split(":"):
+            path = f"{self.programs}:{path}"
+        return variables | {
+            "PATH": path,
+            "PLANARIAN_REQUESTS": str(self.requests),
+            "PLANARIAN_CALL": call,
+            INSIDE: self.spec.id,
+        }
+
+    def directory(self, command: Command) -> str:
+        """Where a command starts: the workspace, or ``cwd`` relative to it."""
+        path = os.path.join(self.spec.workspace, command.cwd)
+        if not os.path.isdir(path):
+            raise SandboxError(
+                f"the directory {path} does not exist", code="sandbox-directory", state="the command did not run"
+            )
+        return path
