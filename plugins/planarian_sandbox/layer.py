@@ -90,7 +90,7 @@ def prepare(spec: SandboxSpec, home: Path) -> Layout:
             os.makedirs(os.path.join(spec.layer, "workspace", name), exist_ok=True)
         shutil.copystat(workspace, os.path.join(spec.layer, "workspace", "upper"))
         _own_like(workspace, os.path.join(spec.layer, "workspace", "upper"))
-    elif _is_fresh(workspace, rootless):
+    elif is_fresh(workspace, rootless):
         _redirect(upper, workspace)
     if spec.network is Network.HOST:
         _name_resolution(upper)
@@ -118,7 +118,7 @@ def _needs_own_overlay(workspace: str, rootless: bool) -> bool:
     return os.stat(workspace).st_dev != os.stat("/").st_dev or any(below(workspace, mount) for mount in _mounts())
 
 
-def _is_fresh(path: str, rootless: bool) -> bool:
+def is_fresh(path: str, rootless: bool) -> bool:
     """Whether the sandbox sees its own directory at the top of ``path``, not the host's."""
     return path.split("/")[1] in (_FRESH_ROOTLESS if rootless else _FRESH)
 
@@ -206,7 +206,7 @@ def apply_hidden(spec: SandboxSpec, layout: Layout, hidden: Iterable[str]) -> No
         if layout.workspace and below(path, layout.workspace):
             root, relative = os.path.join(spec.layer, "workspace", "upper"), os.path.relpath(path, layout.workspace)
             lower = layout.workspace
-        elif _is_fresh(path, layout.rootless) and not below(path, workspace):
+        elif is_fresh(path, layout.rootless) and not below(path, workspace):
             continue
         else:
             root, relative, lower = os.path.join(spec.layer, "upper"), path.lstrip("/"), "/"

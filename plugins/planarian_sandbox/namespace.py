@@ -6,6 +6,7 @@ import contextlib
 import os
 import time
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 from planarian_core.errors import SandboxError
@@ -32,9 +33,10 @@ from planarian_sandbox.launch import (
     live_sandbox,
     mount_point,
 )
-from planarian_sandbox.layer import Layout, prepare, refresh
+from planarian_sandbox.layer import Layout, is_fresh, prepare, refresh
 from planarian_sandbox.listener import Listener
 from planarian_sandbox.probe import probe
+from planarian_sandbox.sessions import forget_sessions, run_in_session
 
 _TIMED_OUT = 124
 _ENDED = 137
@@ -97,6 +99,9 @@ class NamespaceBackend:
         if not command.argv:
             raise SandboxError("There is no command to run.", code="command-empty")
         started = time.monotonic()
+        if command.session:
+            with running_init(live) as init:
+                return run_in_session(self._home, spec, live, init, command, partial(_frame, spec), sink, requests)
         with running_init(live) as init, Call(live, init) as call, contextlib.ExitStack() as stack:
             frame = _frame(spec, command, call.id)
             listener = None
@@ -148,6 +153,7 @@ class NamespaceBackend:
                         remedy="look for a hung file system or device, then stop the sandbox again",
                     )
         cgroups.remove(live.cgroups or cgroups.of_sandbox(check_id(spec.id)))
+        forget_sessions(self._home, spec.id)
         with contextlib.suppress(OSError):
             os.rmdir(self._home / "mounts" / spec.id)
 
@@ -206,6 +212,6 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
 
 
 def _home_inside() -> str:
-    """The caller's home, which is seen inside as well; /root where there is none."""
+    """The caller's home where it is seen inside, else /root."""
     home = os.path.expanduser("~")
-    return home if os.path.isabs(home) and os.path.isdir(home) and not home.startswith("/tmp/") else "/root"  # noqa: S108
+    return home if os.path.isdir(home) and not is_fresh(os.path.realpath(home), os.geteuid() != 0) else "/root"
