@@ -1,0 +1,269 @@
+"""What is checked, and how: ``nox`` runs the default list, ``nox -l`` shows all, ``nox -s NAME -- ARGS`` one.
+
+Sessions test the built wheel, never the source folders. What a machine can't offer is skipped and said; with
+``CI=true`` a missing feature that this project's CI must have (root: CRIU, namespaces, …) is a failure.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import nox
+
+ROOT = Path(__file__).resolve().parent
+GROUPS = nox.project.load_toml(ROOT / "pyproject.toml")
+PYTHONS = ["3.11", "3.12", "3.13"]
+RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
+IS_ROOT = os.geteuid() == 0
+REQUIRED_OF_ROOT = "linux,root,namespaces,userns,criu,git,tmux,redis-server"
+USER = "planarian-test"
+CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "noxfile.py"]
+NO_HANG = ["--timeout=600", "--durations=5"]
+
+nox.needs_version = ">=2024.10.9"
+nox.options.error_on_missing_interpreters = False
+nox.options.sessions = [
+    "host_packages",
+    "lint",
+    "types",
+    "layers",
+    f"tests-{RUNNING if RUNNING in PYTHONS else PYTHONS[-1]}",
+    "crash",
+    *(["rootless"] if IS_ROOT else []),
+    "demo",
+    "upstream_miniswe",
+    "bench",
+]
+
+
+# --- the parts that sessions share ---
+
+
+def group(name: str) -> list[str]:
+    """The requirements of a dependency group of pyproject.toml."""
+    return list(nox.project.dependency_groups(GROUPS, name))
+
+
+_wheels: list[Path] = []
+
+
+def wheel(session: nox.Session) -> Path:
+    """The wheel of this checkout, built once a run of nox."""
+    if not _wheels:
+        folder = ROOT / ".nox" / "wheel"
+        shutil.rmtree(folder, ignore_errors=True)
+        session.run("python", "-m", "pip", "wheel", "--quiet", "--no-deps", f"--wheel-dir={folder}", str(ROOT))
+        _wheels.extend(folder.glob("*.whl"))
+    return _wheels[0]
+
+
+def install_wheel(session: nox.Session, *extras: str, groups: Sequence[str] = ()) -> None:
+    """Put the built wheel into the session's environment, with extras of its own and our dependency groups."""
+    built = f"{wheel(session)}[{','.join(extras)}]" if extras else str(wheel(session))
+    session.install("--quiet", built, *(requirement for name in groups for requirement in group(name)))
+
+
+def required(of_root: str = REQUIRED_OF_ROOT) -> str:
+    """Host features whose absence fails a test: in CI, as root, what ``.ci/host-packages`` has installed."""
+    chosen = os.environ.get("PLANARIAN_REQUIRE")
+    if chosen is not None:
+        return chosen
+    return of_root if IS_ROOT and os.environ.get("CI") == "true" else ""
+
+
+@contextmanager
+def scratch(session: nox.Session) -> Iterator[dict[str, str | None]]:
+    """An empty working directory and home, so that nothing is imported from the checkout and no one's home is used."""
+    folder = Path(tempfile.mkdtemp(prefix="planarian-"))
+    (folder / "home").mkdir()
+    (folder / "work").mkdir()
+    try:
+        with session.chdir(folder / "work"):
+            yield {
+                **dict.fromkeys(("PLANARIAN_HOME", "PLANARIAN_SANDBOX", "XDG_CONFIG_HOME", "XDG_DATA_HOME")),
+                "HOME": str(folder / "home"),
+                "PLANARIAN_REQUIRE": required(),
+                "PLANARIAN_TEST_INSTALLED": "1",
+            }
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def run_pytest(session: nox.Session, *arguments: str, **environment: str) -> None:
+    """Run pytest on the checkout's tests against what is installed in the session."""
+    with scratch(session) as clean:
+        settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *NO_HANG]
+        session.run("pytest", *settings, *arguments, *session.posargs, env={**clean, **environment})
+
+
+# --- host ---
+
+
+@nox.session(python=False)
+def host_packages(session: nox.Session) -> None:
+    """Install the Debian packages that the tests and the demo use (root only)."""
+    session.run("bash", str(ROOT / ".ci" / "host-packages"), external=True)
+
+
+# --- the sources ---
+
+
+@nox.session
+def lint(session: nox.Session) -> None:
+    """Ruff: rules and format."""
+    session.install("--quiet", *group("lint"))
+    session.run("ruff", "check", ".")
+    session.run("ruff", "format", "--check", ".")
+
+
+@nox.session
+def types(session: nox.Session) -> None:
+    """mypy, strict, tests included."""
+    session.install("--quiet", "-e", ".[miniswe]", *group("types"))
+    session.run("mypy", *CHECKED)
+
+
+@nox.session
+def layers(session: nox.Session) -> None:
+    """Data flows one way; core, plugins and adapters keep apart (import-linter)."""
+    session.install("--quiet", "-e", ".", *group("layers"))
+    session.run("lint-imports")
+
+
+# --- the wheel ---
+
+
+@nox.session(python=PYTHONS)
+def tests(session: nox.Session) -> None:
+    """The suite, against the installed wheel."""
+    install_wheel(session, "miniswe", groups=["test"])
+    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in ("crash", "upstream")]
+    run_pytest(session, str(ROOT / "tests"), *ignored)
+
+
+@nox.session
+def crash(session: nox.Session) -> None:
+    """kill -9 at every fault point, and random cycles against a model; PLANARIAN_CYCLES asks for more of them."""
+    install_wheel(session, groups=["test"])
+    run_pytest(session, str(ROOT / "tests" / "crash"))
+
+
+@nox.session
+def rootless(session: nox.Session) -> None:
+    """As root: the suite once more as an ordinary user, who gets another sandbox and other process backends."""
+    if not IS_ROOT:
+        session.skip("not root: `tests` has run as an ordinary user already")
+    make_user(session)
+    python = usable_python(session)
+    folder = Path(tempfile.mkdtemp(prefix="planarian-"))
+    try:
+        checkout = copy_for_user(folder, wheel(session))
+        environment = user_environment(folder)
+        session.run(*as_user(environment), python, "-m", "venv", str(folder / "venv"), external=True)
+        run = [*as_user(environment), str(folder / "venv" / "bin" / "python"), "-m"]
+        built = f"{next(checkout.glob('*.whl'))}[miniswe]"
+        session.run(*run, "pip", "install", "--quiet", built, *group("test"), external=True)
+        settings = ["-c", str(checkout / "pyproject.toml"), "--rootdir", str(checkout), *NO_HANG]
+        ignored = [f"--ignore={checkout / 'tests' / name}" for name in ("meta", "upstream")]
+        with session.chdir(folder / "home"):
+            session.run(*run, "pytest", *settings, str(checkout / "tests"), *ignored, *session.posargs, external=True)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+@nox.session
+def demo(session: nox.Session) -> None:
+    """The demo, from an installed wheel."""
+    install_wheel(session, "miniswe")
+    with scratch(session) as environment:
+        session.run("planarian", "demo", *session.posargs, env=environment)
+
+
+@nox.session
+def upstream_miniswe(session: nox.Session) -> None:
+    """mini-swe-agent's own tests of its environments, against ours."""
+    install_wheel(session, "miniswe", groups=["test"])
+    with scratch(session) as environment:
+        script = str(ROOT / "tests" / "upstream" / "miniswe" / "run.py")
+        session.run("python", script, *session.posargs, env=environment)
+
+
+@nox.session
+def bench(session: nox.Session) -> None:
+    """The primitives, measured briefly; ``nox -s bench -- --json FILE`` measures in full."""
+    install_wheel(session)
+    with scratch(session) as environment:
+        arguments = session.posargs or ["--quick", "--json", "benchmark.json"]
+        path = {"PYTHONPATH": str(ROOT)}  # benchmarks aren't part of the wheel
+        session.run("python", "-m", "benchmarks", "primitives", *arguments, env={**environment, **path})
+
+
+# --- an ordinary user, made by root ---
+
+
+def make_user(session: nox.Session) -> None:
+    """The account that the session ``rootless`` works as; it stays for the next time."""
+    try:
+        pwd.getpwnam(USER)
+    except KeyError:
+        session.run("useradd", "--create-home", "--shell", "/bin/bash", USER, external=True)
+
+
+def usable_python(session: nox.Session) -> str:
+    """A Python that other users may run too (one below /root isn't), with the venv module."""
+    why = []
+    probe = f"import ensurepip, sys; sys.exit(sys.version_info < ({PYTHONS[0].replace('.', ', ')}))"
+    for python in ("/usr/bin/python3", "/usr/local/bin/python3", *(f"/usr/bin/python{v}" for v in PYTHONS)):
+        if not Path(python).exists():
+            continue
+        tried = subprocess.run(["runuser", "-u", USER, "--", python, "-c", probe], capture_output=True, text=True)
+        if tried.returncode == 0:
+            return python
+        why.append(f"{python}: {tried.stderr.strip()[-120:] or 'too old'}")
+    message = f"no Python that {USER} could use ({'; '.join(why)}): apt-get install python3-venv"
+    if os.environ.get("CI") == "true":
+        session.error(message)
+    session.skip(message)
+
+
+def copy_for_user(folder: Path, built: Path) -> Path:
+    """The checkout may lie where others can't read: give the user a copy, and the wheel."""
+    for name in ("home", "tmp"):
+        (folder / name).mkdir()
+    left_out = shutil.ignore_patterns(".*", "__pycache__", "*.egg-info", "build", "dist")
+    checkout = folder / "checkout"
+    shutil.copytree(ROOT, checkout, ignore=left_out, symlinks=True)
+    shutil.copy(built, checkout)
+    account = pwd.getpwnam(USER)
+    for path in (folder, *folder.rglob("*")):
+        os.chown(path, account.pw_uid, account.pw_gid, follow_symlinks=False)
+    return checkout
+
+
+def user_environment(folder: Path) -> dict[str, str]:
+    """A clean environment; what pip needs to reach its index is passed on."""
+    passed = {
+        key: value for key, value in os.environ.items() if key.startswith("PIP_") or key.lower().endswith("_proxy")
+    }
+    return passed | {
+        "CI": os.environ.get("CI", ""),
+        "HOME": str(folder / "home"),
+        "LANG": "C.UTF-8",
+        "PATH": "/usr/local/bin:/usr/bin:/bin",
+        "PLANARIAN_REQUIRE": required("linux,user,userns,git"),
+        "PLANARIAN_TEST_INSTALLED": "1",
+        "TMPDIR": str(folder / "tmp"),
+    }
+
+
+def as_user(environment: dict[str, str]) -> list[str]:
+    """The argument list that runs a command as the user, in that environment alone."""
+    return ["runuser", "-u", USER, "--", "env", "-i", *(f"{key}={value}" for key, value in environment.items())]
