@@ -1,0 +1,186 @@
+"""``doctor``, ``recover``: what works on this host, and finishing what was cut off."""
+
+from __future__ import annotations
+
+import platform
+import shutil
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import typer
+
+from planarian_core.cli import exit_codes, output
+from planarian_core.cli.opening import opened, recovered_words
+from planarian_core.cli.options import JsonOption
+
+if TYPE_CHECKING:
+    from planarian_core.config import Config
+    from planarian_core.errors import PlanarianError
+    from planarian_core.hookspecs import BackendKind
+    from planarian_core.interfaces import Availability
+    from planarian_core.plugin_manager import PluginManager
+    from planarian_core.runtime import Planarian
+
+_KINDS: tuple[BackendKind, ...] = ("sandbox", "filesystem", "process")
+
+
+@dataclass
+class Row:
+    """One backend on this host. ``default``: what a new sandbox gets unless another is named."""
+
+    kind: str
+    name: str
+    available: bool
+    default: bool
+    reason: str
+    remedy: str
+
+
+@dataclass
+class Report:
+    """What doctor found. ``problems`` are sentences, each with its next step."""
+
+    home: str
+    registry: str
+    free: int = 0
+    sandboxes: int = 0
+    backends: list[Row] = field(default_factory=list)
+    broken_plugins: list[str] = field(default_factory=list)
+    recovered: list[str] = field(default_factory=list)
+    unfinished: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)
+
+    def to_dict(self) -> dict[str, Any]:
+        from planarian_core import __version__
+
+        versions = {"version": __version__, "python": platform.python_version(), "platform": platform.platform()}
+        return {**versions, "ok": not self.problems, **asdict(self)}
+
+
+def doctor(as_json: JsonOption = False) -> None:
+    """Say what works on this host, and what mends the rest.
+
+    Every backend with the reason why it is not available and the command that mends it; the home, the registry,
+    broken plugins, and what was recovered. The exit code is 0 when there is a default of each kind.
+
+    \b
+    Example:
+      planarian doctor
+    """
+    from planarian_core.config import default_home
+    from planarian_core.errors import PlanarianError
+
+    home = default_home()
+    report = Report(str(home), str(home / "registry.sqlite"))
+    code = exit_codes.OK
+    try:
+        with opened(as_json=True) as planarian, output.working("examining the host"):
+            _examine(report, planarian)
+    except PlanarianError as error:
+        # Without a home there are no sandboxes, but what the host allows can still be said.
+        code = exit_codes.code_for(error)
+        _examine_without_home(report, home, error)
+    lacking = [kind for kind in _KINDS if not any(row.default for row in report.backends if row.kind == kind)]
+    report.problems += [f"no {kind} backend works here: see the remedies above" for kind in lacking]
+    if lacking and code == exit_codes.OK:
+        code = exit_codes.UNAVAILABLE
+    if as_json:
+        output.print_json(report.to_dict())
+    else:
+        _print(report)
+    raise typer.Exit(code)
+
+
+def _examine(report: Report, planarian: Planarian) -> None:
+    report.home, report.registry = str(planarian.home), str(planarian.registry.path)
+    report.sandboxes = len(planarian.registry.sandboxes())
+    report.recovered = [recovered_words(done) for done in planarian.recovered]
+    report.unfinished = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
+    _examine_host(report, planarian.plugins, planarian.config)
+
+
+def _examine_without_home(report: Report, home: Path, error: PlanarianError) -> None:
+    from planarian_core.config import Config
+    from planarian_core.errors import PlanarianError
+    from planarian_core.plugin_manager import PluginManager
+
+    report.problems.append(str(error).replace("\n", "; "))
+    with suppress(PlanarianError):  # two backends of one name: that is the error we have just noted
+        _examine_host(report, PluginManager(home), Config())
+
+
+def _examine_host(report: Report, plugins: PluginManager, config: Config) -> None:
+    with suppress(OSError):
+        report.free = shutil.disk_usage(plugins.home).free
+    report.broken_plugins = [f"{broken.name}: {broken.error}" for broken in plugins.broken]
+    chosen = {"sandbox": config.sandbox, "filesystem": config.filesystem, "process": config.process}
+    sandbox = ""
+    for kind in _KINDS:
+        found = [(name, _served(plugins, config, kind, name, sandbox)) for name in plugins.names(kind)]
+        working = [name for name, availability in found if availability.available]
+        default = next((name for name in working if chosen[kind] in ("", name)), "")
+        sandbox = default if kind == "sandbox" else sandbox
+        report.backends += [Row(kind, name, a.available, name == default, a.reason, a.remedy) for name, a in found]
+
+
+def _served(plugins: PluginManager, config: Config, kind: BackendKind, name: str, sandbox: str) -> Availability:
+    """Whether a backend works here and, of processes, whether it serves sandboxes of the default backend."""
+    from planarian_core.model import Network, SandboxSpec
+
+    found = plugins.probe(kind, name)
+    if kind != "process" or not sandbox or not found.available:
+        return found
+    home = str(plugins.home)
+    spec = SandboxSpec("sb-doctor", home, home, home, sandbox, network=Network(config.network))
+    serves = plugins.process(name).serves(spec, plugins.sandbox(sandbox).capabilities)
+    return found if serves.available else serves
+
+
+def _print(report: Report) -> None:
+    output.show_table(
+        ("backend", "kind", "works", "reason", "next"),
+        [
+            (r.name, r.kind, ("default" if r.default else "yes") if r.available else "no", r.reason, r.remedy)
+            for r in report.backends
+        ],
+    )
+    output.say("")
+    output.show_facts(
+        {
+            "home": f"{report.home} ({output.size(report.free)} free)",
+            "registry": f"{report.registry} ({report.sandboxes} sandboxes)",
+            "broken plugins": "\n".join(report.broken_plugins) or "none",
+            "recovered": "\n".join(report.recovered),
+            "unfinished": "\n".join(report.unfinished),
+            "problems": "\n".join(report.problems) or "none",
+        }
+    )
+
+
+def recover(as_json: JsonOption = False) -> None:
+    """Finish what a killed runtime left behind.
+
+    Every other command does it on its way; this one says what was done, and exits with 5 when something is left.
+    What another process is doing right now is left alone.
+
+    \b
+    Example:
+      planarian recover
+    """
+    with opened(as_json=as_json, recover=False) as planarian:
+        with output.working("recovering"):
+            done = planarian.recover()
+        under_way = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
+    left = [one for one in done if one.error]
+    if as_json:
+        output.print_json({"recovered": [asdict(one) for one in done], "under_way": under_way})
+    else:
+        for one in done:
+            output.say(recovered_words(one))
+        if not done:
+            output.remark("There was nothing to recover.")
+        for line in under_way[len(left) :]:
+            output.remark(f"under way in another process: {line}")
+    raise typer.Exit(exit_codes.UNFINISHED if left else exit_codes.OK)
