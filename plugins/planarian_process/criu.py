@@ -7,10 +7,11 @@ written, everything still stands still, and the caller captures files and remote
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planarian_core.errors import CaptureError, RestoreError
@@ -28,13 +29,15 @@ from planarian_process.criu_log import diagnose, log_gaps
 from planarian_process.criu_probe import Probe
 from planarian_process.criu_tasks import (
     Task,
-    connection_gaps,
+    await_dumper,
+    gone,
     read_tasks,
     refuse_uncapturable,
     several_networks,
     wake,
 )
 
+_PATIENCE = 60.0
 _RUNS_ON = "nothing was captured; the sandbox runs on"
 
 
@@ -42,7 +45,7 @@ _RUNS_ON = "nothing was captured; the sandbox runs on"
 class CriuInstant:
     """The moment of one capture; filled when its context has ended well."""
 
-    artefact: Artefact = field(default_factory=lambda: Artefact(Domain.PROCESSES, "criu", ""))
+    artefact: Artefact | None = None
     process_list: tuple[ProcessInfo, ...] = ()
     gaps: tuple[Gap, ...] = ()
 
@@ -82,21 +85,22 @@ class CriuBackend:
         found = self._probe.findings()
         engine = self._probe.engine()
         init = sandbox.live.init_pid
-        tasks = read_tasks(init, sandbox.tasks())
+        tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
         private = sandbox.spec.network is not Network.HOST
         keep_network = private and several_networks(tasks)
+        mounts = ("/", *(str(path) for path in sandbox.live.details.get("mounts", ())))
+        externals = tuple(f"mnt[{path}]:{_mount_name(path)}" for path in mounts)
         instant = CriuInstant()
         try:
             with (
                 ThreadPoolExecutor(max_workers=1) as pool,
                 engine.dump(
-                    init, images, private_network=private, keep_network=keep_network, external=("mnt[/]:root",)
+                    init, images, private_network=private, keep_network=keep_network, external=externals
                 ) as dump,
             ):
                 sealed = pool.submit(criu_images.seal, images)
                 stopped = read_tasks(init, sandbox.tasks())
-                gaps = connection_gaps(stopped, not private)
                 yield instant
             manifest = _sealed(sealed)
         except BaseException as failure:
@@ -105,8 +109,10 @@ class CriuBackend:
             if isinstance(failure, EngineFailure):
                 raise _capture_error(failure, tasks) from failure
             raise
-        instant.process_list = tuple(task.info() for task in stopped)
-        instant.gaps = (*gaps, *log_gaps(dump.log))
+        # Seen in the instant all are stopped by CRIU; the states are those of just before.
+        states = {task.host: task.state for task in tasks}
+        instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
+        instant.gaps = log_gaps(dump.log, stopped, not private)
         instant.artefact = Artefact(
             Domain.PROCESSES,
             self.name,
@@ -121,15 +127,20 @@ class CriuBackend:
                 "mem_track": found.mem_track,
                 "private_network": private,
                 "keep_network": keep_network,
+                "mounts": list(mounts),
             },
         )
+
+    def thaw(self, sandbox: RunningSandbox) -> None:
+        """Wait until what a killed runtime's CRIU holds runs on: CRIU notices the death and undoes by itself."""
+        await_dumper(lambda: read_tasks(sandbox.live.init_pid, sandbox.tasks()), _PATIENCE)
 
     def verify(self, artefact: Artefact, images: Path) -> None:
         """Check names and sizes of the image's files; RestoreError names what is missing."""
         criu_images.check(images, str(artefact.details.get("manifest", "")))
 
-    def discard(self, artefact: Artefact, images: Path) -> None:
-        """Remove the image's files. Idempotent."""
+    def discard(self, images: Path) -> None:
+        """Remove the image's files, finished or not. Idempotent."""
         criu_images.clear(images)
 
     def restore(
@@ -154,17 +165,25 @@ class CriuBackend:
                 prefix=environment.prefix,
                 private_network=private,
                 keep_network=bool(artefact.details.get("keep_network", False)),
-                external=(f"mnt[root]:{environment.root}",),
+                external=[
+                    f"mnt[{_mount_name(path)}]:{environment.root}{path.rstrip('/')}"
+                    for path in artefact.details.get("mounts", ("/",))
+                ],
                 doomed=kill,
             )
         except EngineFailure as failure:
-            found = diagnose(failure.log, fallback=str(failure))
+            found = diagnose(failure)
             raise RestoreError(
                 f"the processes could not be restored: {found.cause}{_quoted(found.lines)}",
                 code="restore-processes",
                 state="nothing of the statepoint's processes is running",
                 remedy=found.remedy,
             ) from failure
+
+
+def _mount_name(path: str) -> str:
+    """What a mount that comes from outside is called in the image; free of the path's own characters."""
+    return "root" if path == "/" else f"mount-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
 def _sealed(sealing: Future[criu_images.Manifest]) -> criu_images.Manifest:
@@ -181,10 +200,12 @@ def _quoted(lines: Sequence[str]) -> str:
 
 
 def _capture_error(failure: EngineFailure, tasks: Sequence[Task]) -> CaptureError:
-    found = diagnose(failure.log, tasks, fallback=str(failure))
+    found = diagnose(failure, tasks)
+    # CRIU works inside the processes while it dumps them: one can end with it when it is killed there.
+    ended = ", ".join(gone(tasks)) if failure.lost else ""
     return CaptureError(
         f"the processes could not be captured: {found.cause}{_quoted(found.lines)}",
         code="capture-processes",
-        state=_RUNS_ON,
-        remedy=found.remedy,
+        state=_RUNS_ON if not ended else f"nothing was captured; the sandbox runs on without {ended}",
+        remedy=found.remedy if not ended else "roll back to a statepoint that has it",
     )

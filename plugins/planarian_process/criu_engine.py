@@ -21,11 +21,16 @@ _LOG_LEVEL = 3  # names the task that it is busy with; written to memory, no slo
 
 
 class EngineFailure(Exception):
-    """CRIU failed. ``log`` is all that it logged; what it had stopped or started it has let go again."""
+    """CRIU failed. ``log`` is all that it logged, ``errors`` its standard error; ``lost``: it ended before its answer.
 
-    def __init__(self, reason: str, log: str) -> None:
+    What it had stopped or started it has let go again.
+    """
+
+    def __init__(self, reason: str, worker: Worker, *, lost: bool = False) -> None:
         super().__init__(reason)
-        self.log = log
+        self.log = worker.log()
+        self.errors = worker.errors()
+        self.lost = lost
 
 
 @dataclass
@@ -74,6 +79,7 @@ class Engine:
         """
         dump = Dump()
         with self._worker() as worker, _directory(images) as descriptor:
+            worker.spare()
             request = _request(worker, messages().DUMP, descriptor, external)
             request.opts.pid = pid
             request.opts.leave_running = True
@@ -83,7 +89,7 @@ class Engine:
                 request.opts.empty_ns = CLONE_NEWNET
             response = _converse(worker, request, until="post-dump")
             if response.type != messages().NOTIFY:
-                raise EngineFailure(response.cr_errmsg or "CRIU failed", worker.log())
+                raise EngineFailure("CRIU failed", worker)
             try:
                 yield dump
             except BaseException:
@@ -95,10 +101,10 @@ class Engine:
                 worker.answer()
                 response = worker.converse(_agree)
             except WorkerLost as lost:
-                raise EngineFailure(str(lost), worker.log()) from lost
+                raise EngineFailure(str(lost), worker, lost=True) from lost
             dump.log = worker.log()
             if not response.success:
-                raise EngineFailure(response.cr_errmsg or "CRIU failed", dump.log)
+                raise EngineFailure("CRIU failed", worker)
 
     def restore(
         self,
@@ -127,7 +133,7 @@ class Engine:
                     request.opts.tcp_close = True
                 response = _converse(worker, request, tree)
                 if not response.success:
-                    raise EngineFailure(response.cr_errmsg or "CRIU failed", worker.log())
+                    raise EngineFailure("CRIU failed", worker)
                 tree.end_doomed()
             except BaseException:
                 worker.abandon()
@@ -202,7 +208,7 @@ def _converse(worker: Worker, request: Any, notified: Any = _agree, until: str =
         worker.send(request)
         return worker.converse(notified, until)
     except WorkerLost as lost:
-        raise EngineFailure(str(lost), worker.log()) from lost
+        raise EngineFailure(str(lost), worker, lost=True) from lost
 
 
 @contextlib.contextmanager

@@ -7,12 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planarian_core.model import Domain, Gap
+from planarian_process.criu_engine import EngineFailure
 from planarian_process.criu_tasks import Task
 
 _LINES = 6
 _LINE_LIMIT = 240
 _ERROR = re.compile(r"\bError \([^)]*\): ?(.*)")
 _ABOUT = re.compile(r"Dumping task \(pid: (\d+) ")
+_TRY_AGAIN = "try again; planarian doctor tries CRIU on its own"
 _NOISE = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "Unable to get $HOME")
 
 
@@ -109,24 +111,23 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 
 def error_lines(log: str) -> tuple[str, ...]:
     """CRIU's own error lines, first first, bounded in number and length."""
-    found = [match[1] for line in log.splitlines() if (match := _ERROR.search(line))]
-    kept = [line[:_LINE_LIMIT] for line in dict.fromkeys(found) if not line.startswith(_NOISE)]
-    if not kept:
-        kept = [line[:_LINE_LIMIT] for line in log.splitlines() if line.strip()][-_LINES:]
-    return tuple(kept[:_LINES])
+    found = dict.fromkeys(match[1] for line in log.splitlines() if (match := _ERROR.search(line)))
+    return tuple(line[:_LINE_LIMIT] for line in found if not line.startswith(_NOISE))[:_LINES]
 
 
-def diagnose(log: str, tasks: Sequence[Task] = (), fallback: str = "CRIU gave no reason") -> Diagnosis:
+def diagnose(failure: EngineFailure, tasks: Sequence[Task] = ()) -> Diagnosis:
     """Read a failed run's log. ``tasks`` are those that were to be captured: they turn host pids into names."""
-    lines = error_lines(log)
+    lines = error_lines(failure.log)
     for line in lines:
         for pattern, cause, remedy in _MEANINGS:
             match = re.search(pattern, line)
             if match:
-                groups = [group or "" for group in match.groups()]
-                return Diagnosis(_about(log, line, tasks) + cause.format(*groups), remedy, lines)
-    cause = lines[0] if lines else fallback
-    return Diagnosis(_about(log, cause, tasks) + cause, "planarian doctor, or end the process and try again", lines)
+                groups = [group for group in match.groups() if group] or [""]
+                return Diagnosis(_about(failure.log, line, tasks) + cause.format(*groups), remedy, lines)
+    if lines:
+        return Diagnosis(_about(failure.log, lines[0], tasks) + lines[0], _TRY_AGAIN, lines)
+    quoted = tuple(line[:_LINE_LIMIT] for line in failure.errors.splitlines() if line.strip())[-_LINES // 2 :]
+    return Diagnosis(str(failure), _TRY_AGAIN, quoted)
 
 
 def _about(log: str, line: str, tasks: Sequence[Task]) -> str:
@@ -141,9 +142,23 @@ def _about(log: str, line: str, tasks: Sequence[Task]) -> str:
     return f"{chosen[0].label}: " if chosen else ""
 
 
-def log_gaps(log: str) -> tuple[Gap, ...]:
-    """What a successful dump left out, by its own word."""
-    dropped = log.count("Read queue is dropped for socket")
-    if not dropped:
-        return ()
-    return (Gap(Domain.PROCESSES, f"{dropped} UDP socket(s)", "datagrams that were not read yet are dropped"),)
+_LOST: tuple[tuple[str, bool, str, str], ...] = (
+    # CRIU's words, whether only in the host's network, what of the process is meant, what becomes of it
+    ("Skipping in-flight connection", False, "TCP connections that it has not accepted", "reset after a restore"),
+    ("Read queue is dropped for socket", False, "UDP datagrams that it has not read", "not in the statepoint"),
+    ("tcp: Dumping TCP connection", True, "TCP connections in the host's network", "closed after a restore"),
+)
+
+
+def log_gaps(log: str, tasks: Sequence[Task], host_network: bool) -> tuple[Gap, ...]:
+    """What a successful dump left out, or a restore will not bring back, by CRIU's own word."""
+    by_host = {task.host: task for task in tasks}
+    owner, found = "", dict[tuple[str, str], None]()
+    for line in log.splitlines():
+        if match := _ABOUT.search(line):
+            pid = int(match[1])
+            owner = by_host[pid].label if pid in by_host else f"process {pid} (host)"
+        for words, host_only, subject, reason in _LOST:
+            if words in line and (host_network or not host_only):
+                found[f"{owner}: {subject}", reason] = None
+    return tuple(Gap(Domain.PROCESSES, subject, reason) for subject, reason in found)

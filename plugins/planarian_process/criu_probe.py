@@ -68,9 +68,8 @@ class Probe:
         binary = find_binary(self._name)
         if binary is None:
             raise BackendUnavailable(f"{self._name} is not installed", remedy=INSTALL)
-        self._cache.mkdir(parents=True, exist_ok=True)
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        return Engine(binary, StartCache(self._cache, _digest(f"{boot} {_identity(binary)}")))
+        self._cache.mkdir(mode=0o700, parents=True, exist_ok=True)
+        return Engine(binary, StartCache(self._cache))
 
     def findings(self) -> Findings:
         """What was found out; tries it if nobody did yet."""
@@ -135,7 +134,7 @@ def _try(engine: Engine, cache: Path) -> Findings:
         try:
             namespaces.in_thread(lambda: _round_trip(engine, root, images))
         except EngineFailure as failure:
-            found = diagnose(failure.log, fallback=str(failure))
+            found = diagnose(failure)
             lines = "; ".join(found.lines[:2])
             return Findings(False, f"CRIU {version}: {found.cause} ({lines})", _remedy(version), version, mem_track)
     return Findings(True, version=version, mem_track=mem_track)

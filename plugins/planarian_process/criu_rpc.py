@@ -16,7 +16,6 @@ import socket
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -90,12 +89,13 @@ def messages() -> Any:
 class StartCache:
     """What CRIU found out about the kernel, kept between runs: it saves half of a dump's time.
 
-    CRIU keeps it in /run when that is a tmpfs, and believes it without a check: so the file's name carries the boot
-    and the binary.
+    CRIU keeps it in /run when that is a tmpfs. It knows a cache of another build of itself, but not one of another
+    kernel: so the file's name carries the boot. A sandbox backend may use the same file (``criu-BOOT.kdat``).
     """
 
-    def __init__(self, folder: Path, key: str) -> None:
-        self._file = folder / f"criu-start-{key}.kdat"
+    def __init__(self, folder: Path) -> None:
+        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+        self._file = folder / f"criu-{boot}.kdat"
 
     def fill(self, target: Path) -> None:
         """Put what is known into ``target``, a directory that CRIU will see as /run."""
@@ -103,16 +103,15 @@ class StartCache:
             shutil.copyfile(self._file, target / _CACHE_NAME)
 
     def keep(self, directory: int) -> None:
-        """Save what a finished worker left in ``directory`` (a descriptor), if nothing is saved yet."""
-        if self._file.exists():
-            return
+        """Save what a finished worker left in ``directory`` (a descriptor), if it is news."""
         with contextlib.suppress(OSError):  # as above
             descriptor = os.open(_CACHE_NAME, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=directory)
             with open(descriptor, "rb") as source:
                 content = source.read()
-            draft = self._file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
-            draft.write_bytes(content)
-            draft.rename(self._file)
+            if not self._file.exists() or self._file.read_bytes() != content:
+                draft = self._file.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+                draft.write_bytes(content)
+                draft.rename(self._file)
 
 
 class Worker:
@@ -150,6 +149,7 @@ class Worker:
             raise
         finally:
             theirs.close()
+        self._handle = os.pidfd_open(self.process.pid)
 
     def __enter__(self) -> Worker:
         return self
@@ -158,20 +158,20 @@ class Worker:
         self.abandon()
         self._cache.keep(self.scratch)
         os.close(self.scratch)
+        os.close(self._handle)
 
     def abandon(self) -> None:
         """Hang up and wait until it has ended: CRIU undoes by itself what it can't finish. Idempotent."""
         self.channel.close()
-        try:
-            self.process.wait(timeout=_PATIENCE)
-        except subprocess.TimeoutExpired:
-            self.kill()
+        self._wait(_PATIENCE)
+        self.kill()
 
     def kill(self) -> None:
-        """End the worker and what it started in its session."""
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(self.process.pid, signal.SIGKILL)
-        self.process.wait()
+        """End the worker and what is left in its process group. Idempotent."""
+        if self.process.returncode is None:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(self.process.pid, signal.SIGKILL)
+            self.process.wait()
 
     def send(self, request: Any) -> None:
         try:
@@ -183,18 +183,29 @@ class Worker:
         """The next message. WorkerLost when CRIU is gone or silent for :data:`DEADLINE` seconds."""
         watcher = select.poll()
         watcher.register(self.channel, select.POLLIN)
-        if not watcher.poll(DEADLINE * 1000):
+        watcher.register(self._handle, select.POLLIN)  # what it had started may keep the channel open after its death
+        data = b""
+        ready = [descriptor for descriptor, _ in watcher.poll(DEADLINE * 1000)]
+        if self.channel.fileno() in ready:
+            with contextlib.suppress(ConnectionError):
+                data = self.channel.recv(1 << 20)
+        if not ready:
             self.kill()
             raise WorkerLost(f"CRIU was silent for {DEADLINE:.0f} seconds and was ended")
-        try:
-            data = self.channel.recv(1 << 20)
-        except ConnectionError:
-            data = b""
         if not data:
-            raise WorkerLost(f"CRIU ended in the middle of its work ({self._ending()})")
+            self._wait(_PATIENCE)
+            self.kill()
+            code = self.process.returncode
+            raise WorkerLost(f"CRIU ended early ({f'signal {-code}' if code < 0 else f'exit code {code}'})")
         response = messages().criu_resp()
         response.ParseFromString(data)
         return response
+
+    def _wait(self, seconds: float) -> bool:
+        """Whether it ends within that time; not reaped, so that its process group stays its own."""
+        watcher = select.poll()
+        watcher.register(self._handle, select.POLLIN)
+        return bool(watcher.poll(seconds * 1000))
 
     def answer(self, success: bool = True) -> None:
         """Answer a notification; ``success=False`` makes CRIU give up and undo."""
@@ -219,23 +230,25 @@ class Worker:
             self.answer(success)
 
     def log(self) -> str:
-        """What CRIU logged so far, after what it and its prefix wrote to standard error."""
-        parts = []
-        for name in (_ERRORS_NAME, LOG_NAME):
-            with contextlib.suppress(FileNotFoundError):
-                descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.scratch)
-                with open(descriptor, encoding="utf-8", errors="replace") as file:
-                    parts.append(file.read())
-        return "\n".join(part for part in parts if part)
+        """What CRIU logged so far."""
+        return self._text(LOG_NAME)
 
-    def _ending(self) -> str:
-        deadline = time.monotonic() + 10
-        while self.process.poll() is None and time.monotonic() < deadline:
-            time.sleep(0.01)
-        code = self.process.returncode
-        if code is None:
-            return "still running"
-        return f"signal {-code}" if code < 0 else f"exit code {code}"
+    def errors(self) -> str:
+        """What CRIU, or the prefix before it, wrote to standard error."""
+        return self._text(_ERRORS_NAME)
+
+    def spare(self) -> None:
+        """Let the kernel end anything else first when memory runs out: a killed dump can take a process with it."""
+        with contextlib.suppress(OSError):
+            Path(f"/proc/{self.process.pid}/oom_score_adj").write_text("-1000")
+
+    def _text(self, name: str) -> str:
+        try:
+            descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.scratch)
+        except FileNotFoundError:
+            return ""
+        with open(descriptor, encoding="utf-8", errors="replace") as file:
+            return file.read()
 
 
 def _spawn(command: Sequence[str], channel: int, scratch: int) -> subprocess.Popen[bytes]:

@@ -10,12 +10,13 @@ import os
 import re
 import signal
 import stat
-from collections.abc import Iterable, Sequence
+import time
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from planarian_core.errors import CaptureError
-from planarian_core.model import Domain, Gap, ProcessInfo
+from planarian_core.model import ProcessInfo
 
 _ARGV_LIMIT = 32 * 1024
 _LABEL_LIMIT = 160
@@ -26,8 +27,6 @@ _DUMPABLE_ANONYMOUS = frozenset({"eventfd", "eventpoll", "signalfd", "timerfd", 
 _DUMPABLE_DEVICES = {1: {3, 5, 7, 8, 9, 11}, 5: {0, 1, 2}, 10: {200}}  # memory devices, terminals, tun
 _TERMINAL_MAJORS = frozenset({4, *range(136, 144)})
 _OWN_PROC = re.compile(r"/proc/\d+(/.*)?$")
-_LISTEN = "0A"
-_ESTABLISHED = "01"
 
 
 @dataclass(frozen=True)
@@ -149,7 +148,34 @@ def refuse_uncapturable(tasks: Sequence[Task]) -> None:
 
 def several_networks(tasks: Sequence[Task]) -> bool:
     """Whether some process has a network namespace of its own within the sandbox."""
-    return len({_link(f"/proc/{task.host}/ns/net") for task in tasks if task.state != "Z"}) > 1
+    return len({link for task in tasks if (link := _link(f"/proc/{task.host}/ns/net"))}) > 1
+
+
+def await_dumper(read: Callable[[], tuple[Task, ...]], patience: float) -> tuple[Task, ...]:
+    """Read the tasks once no CRIU traces them any more: one whose caller was killed ends its dump and lets go.
+
+    After ``patience`` seconds it is ended; its tasks run on then, too.
+    """
+    deadline = time.monotonic() + patience
+    while True:
+        tasks = read()
+        inside = {task.host for task in tasks}
+        dumpers = {task.tracer for task in tasks if task.tracer and task.tracer not in inside and _is_criu(task.tracer)}
+        if not dumpers:
+            return tasks
+        if time.monotonic() > deadline:
+            for pid in dumpers:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            deadline = time.monotonic() + patience
+        time.sleep(0.01)
+
+
+def _is_criu(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/comm").read_text().strip() == "criu"
+    except OSError:
+        return False
 
 
 def wake(tasks: Sequence[Task]) -> None:
@@ -159,6 +185,19 @@ def wake(tasks: Sequence[Task]) -> None:
             with contextlib.suppress(OSError):
                 if _status(task.host).get("State", "")[:1] == "T":
                     os.kill(task.host, signal.SIGCONT)
+
+
+def gone(tasks: Sequence[Task]) -> list[str]:
+    """Labels of those that have ended since."""
+    return [task.label for task in tasks if task.state != "Z" and _ended(task)]
+
+
+def _ended(task: Task) -> bool:
+    try:
+        status = _status(task.host)
+    except (FileNotFoundError, ProcessLookupError):
+        return True
+    return status.get("State", "")[:1] in ("Z", "X")
 
 
 def _refuse(task: Task, cause: str, remedy: str) -> None:
@@ -196,65 +235,3 @@ def _refuse_descriptors(task: Task) -> None:
         character = stat.S_ISCHR(found.st_mode) and not terminal and minor not in _DUMPABLE_DEVICES.get(major, ())
         if stat.S_ISBLK(found.st_mode) or character:
             _refuse(task, f"holds the device {target[:200]} ({major}:{minor}) open", f"end {task.label}")
-
-
-@dataclass(frozen=True)
-class _Connection:
-    local: str
-    remote: str
-    state: str
-    waiting: int
-    inode: str
-
-
-def _connections(pid: int) -> list[_Connection]:
-    found = []
-    for table in ("tcp", "tcp6"):
-        try:
-            lines = Path(f"/proc/{pid}/net/{table}").read_text().splitlines()[1:]
-        except OSError:
-            continue
-        for line in lines:
-            fields = line.split()
-            waiting = int(fields[4].partition(":")[2], 16)
-            found.append(_Connection(fields[1], fields[2], fields[3], waiting, fields[9]))
-    return found
-
-
-def _port(address: str) -> int:
-    return int(address.rpartition(":")[2], 16)
-
-
-def _owners(tasks: Sequence[Task]) -> dict[str, Task]:
-    owners: dict[str, Task] = {}
-    for task in tasks:
-        with contextlib.suppress(OSError):
-            for number in os.listdir(f"/proc/{task.host}/fd"):
-                target = _link(f"/proc/{task.host}/fd/{number}")
-                if target.startswith("socket:["):
-                    owners.setdefault(target[8:-1], task)
-    return owners
-
-
-def connection_gaps(tasks: Sequence[Task], host_network: bool) -> tuple[Gap, ...]:
-    """TCP connections that a restore will not bring back.
-
-    Those that a server has not accepted yet are skipped. In the host's network no connection can be brought back:
-    its peer went on without us.
-    """
-    connections = _connections(tasks[0].host) if tasks else []
-    queued = [c for c in connections if c.state == _LISTEN and c.waiting]
-    open_ones = [c for c in connections if host_network and c.state == _ESTABLISHED]
-    if not queued and not open_ones:
-        return ()
-    owners = _owners(tasks)
-    gaps = []
-    for c in queued:
-        if c.inode in owners:
-            subject = f"{c.waiting} TCP connection(s) to port {_port(c.local)}, {owners[c.inode].label}"
-            gaps.append(Gap(Domain.PROCESSES, subject, "not accepted yet: reset after a restore"))
-    for c in open_ones:
-        if c.inode in owners:
-            subject = f"TCP connection to port {_port(c.remote)}, {owners[c.inode].label}"
-            gaps.append(Gap(Domain.PROCESSES, subject, "it leaves the sandbox: closed after a restore"))
-    return tuple(gaps)
