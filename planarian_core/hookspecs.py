@@ -88,7 +88,7 @@ def planarian_should_snapshot(sandbox: SandboxRecord, trigger: str, calls: int) 
 
 @hookspec(firstresult=True)
 def planarian_approve(sandbox: SandboxRecord, effects: Sequence[RemoteEffect]) -> bool | None:
-    """Consent to what can't be undone (pivots) before a rollback passes it, or before a pivot runs. None passes."""
+    """Consent to ``effects`` that can't be undone (pivots): before a rollback passes them, before one runs. None passes."""
 
 
 @hookspec
@@ -98,7 +98,7 @@ def planarian_statepoint_committed(sandbox: SandboxRecord, statepoint: Statepoin
 
 @hookspec
 def planarian_rolled_back(sandbox: SandboxRecord, statepoint: Statepoint, safety: Statepoint | None) -> None:
-    """``sandbox`` is now at ``statepoint``."""
+    """``sandbox`` is now at ``statepoint``; ``safety`` is the state before, where one was taken."""
 
 
 @hookspec
