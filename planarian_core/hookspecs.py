@@ -88,7 +88,7 @@ def planarian_should_snapshot(sandbox: SandboxRecord, trigger: str, calls: int) 
 
 @hookspec(firstresult=True)
 def planarian_approve(sandbox: SandboxRecord, effects: Sequence[RemoteEffect]) -> bool | None:
-    """Consent to ``effects`` that can't be undone (pivots): before a rollback passes them, before one runs. None passes."""
+    """Consent to ``effects`` that can't be undone (pivots) before a rollback passes them, or one runs. None passes."""
 
 
 @hookspec
