@@ -153,11 +153,6 @@ def kill(group: str) -> None:
     _write(os.path.join(group, "cgroup.kill"), "1")
 
 
-def thaw(group: str) -> None:
-    """Let a frozen version 2 group run again."""
-    _write(os.path.join(group, "cgroup.freeze"), "0")
-
-
 def remove(groups: tuple[str, ...], patience: float = 5.0) -> None:
     """Remove groups that hold no process any more, waiting for the last to leave. Idempotent.
 

@@ -23,6 +23,7 @@ UPPER = "trusted.overlay.upper"
 ORIGIN = "trusted.overlay.origin"
 _HEADER = struct.Struct("5B16s")  # version, magic, length, flags, type, uuid of the file system; the handle follows
 _MAGIC = 0xFB
+_PATH_UPPER = 0x04
 _ROOM = 128
 _AT_EMPTY_PATH = 0x1000
 _GET_UUID = 0x80111500
@@ -122,7 +123,7 @@ def _encode(directory: int, like: bytes) -> bytes:
     handle = buffer.raw[8 : 8 + size]
     version, magic, _, flags, _, uuid = _HEADER.unpack_from(like)
     uuid = _file_system_uuid(directory) or uuid
-    return _HEADER.pack(version, magic, _HEADER.size + size, flags, kind, uuid) + handle
+    return _HEADER.pack(version, magic, _HEADER.size + size, flags | _PATH_UPPER, kind, uuid) + handle
 
 
 def _file_system_uuid(descriptor: int) -> bytes:

@@ -55,7 +55,7 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
         "own_network": spec.network is Network.NONE,
         "capabilities": list(CAPABILITIES),
         "filters": [str(path) for path in seccomp.filters(home)],
-        "init": [inside_python(), "-I", "-S", f"{RUNTIME}/agent.py", *supervised],
+        "init": [inside_python(), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised],
         "env": {"PATH": PATH, "LANG": "C.UTF-8"},
         "start_cache": str(home / "cache" / f"criu-{boot_id()}.kdat"),
         "empty": f"{RUNTIME}/empty",

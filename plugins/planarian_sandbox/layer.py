@@ -212,8 +212,15 @@ def apply_hidden(spec: SandboxSpec, layout: Layout, hidden: Iterable[str]) -> No
             root, relative, lower = os.path.join(spec.layer, "upper"), path.lstrip("/"), "/"
         if layout.rootless and lower == "/" and path.split("/")[1] not in top_directories():
             continue
-        with Inside.of_path(root) as above:
-            _whiteout(above, lower, relative)
+        try:
+            with Inside.of_path(root) as above:
+                _whiteout(above, lower, relative)
+        except OSError as error:
+            raise SandboxError(
+                f"{path} can't be hidden in the layer {spec.layer}: {error.strerror}.",
+                code="sandbox-layer",
+                state="the sandbox was not started",
+            ) from error
 
 
 def _whiteout(upper: Inside, lower: str, relative: str) -> None:

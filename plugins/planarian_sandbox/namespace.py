@@ -21,7 +21,8 @@ from planarian_core.model import Command, CommandResult, LiveSandbox, Network, S
 from planarian_sandbox import cgroups
 from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame
-from planarian_sandbox.identity import exited, init_handle, kill, namespace_pids, pid_namespace, running_init
+from planarian_sandbox.ending import end_init, end_strays
+from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, running_init
 from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
     PATH,
@@ -135,24 +136,20 @@ class NamespaceBackend:
                 return namespace_pids(live.init_pid)
             return (live.init_pid, *sorted(cgroups.members(group) - {live.init_pid}))
 
-    def stop(self, spec: SandboxSpec, live: LiveSandbox) -> None:
-        """Kill the init, with which its pid namespace ends; returns when all is gone. Idempotent."""
-        with init_handle(live) as init:
-            if init is not None:
-                group = cgroups.unified(live.cgroups)
-                if group:
-                    with contextlib.suppress(OSError):  # the group may be frozen, or gone
-                        cgroups.thaw(group)
-                kill(init)
-                # An init's end is seen only when every process of its namespace has ended.
-                if not exited(init, 20.0):
-                    raise SandboxError(
-                        f"Processes of {spec.id} do not end (init {live.init_pid}).",
-                        code="sandbox-stuck",
-                        state="they were sent SIGKILL and wait in the kernel",
-                        remedy="look for a hung file system or device, then stop the sandbox again",
-                    )
-        cgroups.remove(live.cgroups or cgroups.of_sandbox(check_id(spec.id)))
+    def stop(self, spec: SandboxSpec, live: LiveSandbox | None) -> None:
+        """End all its processes; returns when they are gone. Idempotent.
+
+        Without ``live`` what runs is found by the sandbox's control groups and by its init's arguments.
+        """
+        groups = cgroups.of_sandbox(check_id(spec.id))
+        if live is None:
+            end_strays(spec.id, groups)
+        else:
+            with init_handle(live) as init:
+                if init is not None:
+                    end_init(spec.id, init)
+            groups = tuple({*groups, *live.cgroups}) if live.cgroups else groups
+        cgroups.remove(groups)
         forget_sessions(self._home, spec.id)
         with contextlib.suppress(OSError):
             os.rmdir(self._home / "mounts" / spec.id)
