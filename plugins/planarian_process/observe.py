@@ -17,6 +17,7 @@ import psutil
 
 _LARGEST = 1024 * 1024
 """Bytes of an argument list or environment that are read; a longer one counts as unknown."""
+_PF_FORKNOEXEC = 0x40
 
 
 @dataclass(frozen=True)
@@ -24,7 +25,8 @@ class Seen:
     """One process. ``pid`` is the inside one, ``parent`` the inside pid of its parent or 0 when that is outside.
 
     ``inputs`` and ``outputs``: what its descriptors 0, and 1 and 2, are (link texts of ``/proc/PID/fd``; empty when
-    closed or unknown). ``unknown`` says what could not be read.
+    closed or unknown). ``forked``: it never replaced its program, so its argument list is that of a forebear.
+    ``unknown`` says what could not be read.
     """
 
     host_pid: int
@@ -41,6 +43,7 @@ class Seen:
     gid: int = 0
     inputs: str = ""
     outputs: tuple[str, str] = ("", "")
+    forked: bool = False
     unknown: str = ""
     host_parent: int = field(default=0, repr=False)
 
@@ -70,6 +73,7 @@ def _read_linux(pid: int) -> Seen | None:
         host_parent=int(stat[1]),
         started=float(stat[19]),
         state=stat[0],
+        forked=bool(int(stat[6]) & _PF_FORKNOEXEC),
         uid=int(fields["Uid"].split()[1]),
         gid=int(fields["Gid"].split()[1]),
     )

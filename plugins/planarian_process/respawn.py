@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -30,6 +31,7 @@ from planarian_process.sessions import own_processes, session_gaps
 
 _FILE = "respawn.json"
 _VERSION = 1
+_SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "busybox"})
 
 
 @dataclass
@@ -63,7 +65,7 @@ class RespawnBackend:
             seen = observe(pids)
             yield result
         ours = own_processes(seen, sandbox.live.init_pid)
-        entries = [_entry(process, ours) for process in seen if process.pid not in ours]
+        entries = _entries(seen, ours)
         result.process_list = process_list(seen, ours)
         result.gaps = tuple(_gap(entry) for entry in entries) + session_gaps(seen)
         size = _write(images, {"version": _VERSION, "processes": entries})
@@ -111,14 +113,33 @@ def process_list(seen: Sequence[Seen], ours: frozenset[int]) -> tuple[ProcessInf
     )
 
 
-def _entry(process: Seen, ours: frozenset[int]) -> dict[str, Any]:
+def _entries(seen: Sequence[Seen], ours: frozenset[int]) -> list[dict[str, Any]]:
+    """What is recorded of each process that isn't Planarian's own, oldest first."""
+    above = {0, *ours}
+    entries = []
+    for process in seen:
+        if process.pid not in ours:
+            parent = 0 if process.parent in above else process.parent
+            entries.append(_entry(process, parent))
+            if not parent and _is_shell_part(process):
+                above.add(process.pid)  # what runs below it is topmost in its stead
+    return entries
+
+
+def _is_shell_part(process: Seen) -> bool:
+    """Whether it is what a shell forked for ``(…) &`` or ``a && b &``: its argument list is the whole script's."""
+    shell = os.path.basename(process.argv[0]).lstrip("-") in _SHELLS if process.argv else False
+    return shell and (process.forked or (sys.platform != "linux" and "-c" in process.argv[1:3]))
+
+
+def _entry(process: Seen, parent: int) -> dict[str, Any]:
     argv = process.argv
     if process.uid != os.geteuid():
         argv = ("setpriv", f"--reuid={process.uid}", f"--regid={process.gid}", "--clear-groups", "--", *argv)
     stdout, stderr = (_output_file(link) for link in process.outputs)
     return {
         "pid": process.pid,
-        "parent": 0 if process.parent in ours else process.parent,
+        "parent": parent,
         "argv": list(argv),
         "title": list(process.argv),
         "cwd": process.cwd,
@@ -137,6 +158,8 @@ def _why_not(process: Seen) -> str:
         return "its argument list is empty"
     if len(process.argv) == 1 and " " in process.argv[0]:
         return "it wrote a title over its argument list"
+    if _is_shell_part(process):
+        return "it is a part of a shell's script; what ran below it is looked at by itself"
     if process.executable.endswith(" (deleted)"):
         return "its program was deleted"
     if process.cwd.endswith(" (deleted)"):

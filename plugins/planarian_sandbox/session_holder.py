@@ -294,6 +294,7 @@ class Holder:
             self.shell = Shell()
         self.call = Call(name, descendants(os.getpid()))
         self._write_file("busy", name)
+        send(self.shell.pid, signal.SIGCONT)  # an earlier command may have suspended it
         base = self.path(name)
         source = quote(base + ".in") if os.path.exists(base + ".in") else "/dev/null"
         # $? of the command before; in a list with && it is exempt from set -e and the ERR trap

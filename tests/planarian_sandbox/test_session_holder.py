@@ -168,7 +168,7 @@ def test_input_that_fails_leaves_the_session_usable(session: Session, text: str,
         "enable -n echo printf test true false",
         "PATH=; LD_LIBRARY_PATH=/nowhere; HOME=; TMOUT=",
         "bind 'set editing-mode vi' 2>/dev/null",
-        "suspend -f & disown -a",
+        "sleep 1000 & disown -a",
     ],
 )
 def test_settings_of_the_session_dont_break_it(session: Session, text: str) -> None:
