@@ -1,0 +1,221 @@
+"""The primitives, for each combination of backends, against a full snapshot and a bare command."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks.combinations import Pair, available, pairs
+from benchmarks.timing import Measurement, Spread, Stopwatch, Variant, in_turn, peak_memory
+from planarian_core.runtime import Planarian
+
+_MIB = 1024 * 1024
+_IMPORT = "import time; t = time.perf_counter(); from planarian_core import Planarian; print(time.perf_counter() - t)"
+
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How much is measured. ``bulk`` in MiB, ``files`` a count."""
+
+    rounds: int
+    bulk_rounds: int
+    files: int
+    bulk: int
+    every_process: bool
+
+
+FULL = Sizes(rounds=15, bulk_rounds=5, files=50_000, bulk=1024, every_process=True)
+QUICK = Sizes(rounds=2, bulk_rounds=1, files=2_000, bulk=32, every_process=False)
+
+
+def measure(folder: Path, sizes: Sizes, say: Say) -> list[Measurement]:
+    """All scenarios. Uses ``folder`` for homes and data; leaves no sandbox behind."""
+    with Planarian.open(folder / "home") as planarian:
+        every = available(planarian, every_process=sizes.every_process)
+        best = available(planarian, every_process=False)
+        say(f"backends: {', '.join(map(str, every))}")
+        found = importing(sizes)
+        with pairs(planarian, folder / "small", every) as made:
+            say("a small server and a few files")
+            found += dispatch(made, sizes.rounds)
+            found += small(planarian, made, sizes.rounds)
+        with pairs(planarian, folder / "many", best) as made:
+            say(f"{sizes.files} files, nothing changed")
+            found += many_files(planarian, made, sizes)
+        with pairs(planarian, folder / "bulk", best) as made:
+            say(f"{sizes.bulk} MiB of files, 1 % of it changed")
+            found += bulk(planarian, made, sizes)
+    return found
+
+
+def importing(sizes: Sizes) -> list[Measurement]:
+    """What ``from planarian_core import Planarian`` takes, in a fresh process."""
+
+    def once() -> float:
+        command = [sys.executable, "-c", _IMPORT]
+        return float(subprocess.run(command, capture_output=True, check=True, timeout=60).stdout)
+
+    once()
+    samples = tuple(once() for _ in range(sizes.rounds))
+    return [Measurement("import", "", "import of the core", Spread(samples))]
+
+
+def dispatch(made: list[Pair], rounds: int) -> list[Measurement]:
+    """``true`` in a sandbox against ``true`` started by the same Python."""
+
+    def bare(stopwatch: Stopwatch) -> None:
+        with stopwatch:
+            subprocess.run(["true"], capture_output=True, check=True)
+
+    def inside(pair: Pair) -> Variant:
+        def run(stopwatch: Stopwatch) -> None:
+            with stopwatch:
+                result = pair.ours.run(["true"])
+            assert result.exit_code == 0
+
+        return run
+
+    spreads = in_turn({"bare": bare} | {str(pair.combination): inside(pair) for pair in made}, rounds * 5)
+    return [
+        Measurement("small", str(p.combination), "dispatch", spreads[str(p.combination)], "bare", spreads["bare"])
+        for p in made
+    ]
+
+
+def small(planarian: Planarian, made: list[Pair], rounds: int) -> list[Measurement]:
+    """The primitives on a sandbox with one server and a few files, some changed each time."""
+    variants: dict[str, Variant] = {}
+    for pair in made:
+        variants |= {f"{pair.combination} {name}": variant for name, variant in _primitives(planarian, pair).items()}
+    spreads = in_turn(variants, rounds)
+    found = []
+    for pair in made:
+        full = pair.full.words
+        for operation, reference in _COMPARED.items():
+            spread, other = spreads[f"{pair.combination} {operation}"], spreads[f"{pair.combination} {reference}"]
+            found.append(Measurement("small", str(pair.combination), operation, spread, f"{reference}: {full}", other))
+    return found
+
+
+_COMPARED = {
+    "snapshot": "full snapshot",
+    "snapshot, nothing changed": "full snapshot",
+    "rollback": "full restore",
+    "rollback, safety statepoint included": "full restore",
+    "fork": "full restore",
+}
+
+
+def _primitives(planarian: Planarian, pair: Pair) -> dict[str, Variant]:
+    point = planarian.snapshot(pair.ours, automatic=True)
+
+    def snapshot(stopwatch: Stopwatch) -> None:
+        _change(pair)
+        with stopwatch:
+            planarian.snapshot(pair.ours, automatic=True)
+
+    def unchanged(stopwatch: Stopwatch) -> None:
+        planarian.snapshot(pair.ours, automatic=True)
+        with stopwatch:
+            planarian.snapshot(pair.ours, automatic=True)
+
+    def rollback(stopwatch: Stopwatch, *, safety: bool = False) -> None:
+        _change(pair)
+        with stopwatch:
+            planarian.rollback(pair.ours, point, safety=safety)
+
+    def fork(stopwatch: Stopwatch) -> None:
+        with stopwatch:
+            made = planarian.fork(point)
+        planarian.remove_sandbox(made)
+
+    return {
+        "snapshot": snapshot,
+        "snapshot, nothing changed": unchanged,
+        "rollback": rollback,
+        "rollback, safety statepoint included": lambda stopwatch: rollback(stopwatch, safety=True),
+        "fork": fork,
+        "full snapshot": pair.full.capture,
+        "full restore": pair.full.restore,
+    }
+
+
+def _change(pair: Pair) -> None:
+    pair.ours.run("date +%N > changed; mkdir -p made; date +%N > made/$RANDOM")
+
+
+def many_files(planarian: Planarian, made: list[Pair], sizes: Sizes) -> list[Measurement]:
+    """The second and later snapshots of many files of which none changed."""
+    variants: dict[str, Variant] = {}
+    for pair in made:
+        pair.both(f"mkdir many && cd many && seq {sizes.files} | split --lines 1 --suffix-length 4 - f")
+        planarian.snapshot(pair.ours, automatic=True)
+        variants[f"{pair.combination} ours"] = _timed_snapshot(planarian, pair)
+        variants[f"{pair.combination} full"] = pair.full.capture
+    spreads = in_turn(variants, sizes.bulk_rounds)
+    scenario = f"{sizes.files} files"
+    return [_compared(scenario, pair, "snapshot, nothing changed", "full snapshot", spreads) for pair in made]
+
+
+def bulk(planarian: Planarian, made: list[Pair], sizes: Sizes) -> list[Measurement]:
+    """Much data in files of 1 MiB, 1 % rewritten each time: snapshot, then rollback; and the memory we take for it."""
+    scenario, found = f"{sizes.bulk} MiB of files, 1 % dirty", []
+    peaks: dict[Pair, list[int]] = {pair: [] for pair in made}
+    for pair in made:
+        pair.both(f"head -c {sizes.bulk * _MIB} /dev/urandom | split --bytes 1M --suffix-length 4 - part.; sync part.*")
+        with peak_memory(peaks[pair]):
+            planarian.snapshot(pair.ours, automatic=True)
+    for operation, reference, ours in (
+        ("snapshot", "full snapshot", _timed_snapshot),
+        ("rollback", "full restore", _timed_rollback),
+    ):
+        variants: dict[str, Variant] = {}
+        for pair in made:
+            dirty = f"ls part.* | shuf -n {max(1, sizes.bulk // 100)} | xargs -I@ dd if=/dev/urandom of=@ bs=1M count=1"
+            theirs = pair.full.capture if operation == "snapshot" else pair.full.restore
+            variants[f"{pair.combination} ours"] = _after(pair, dirty, ours(planarian, pair), peaks[pair])
+            variants[f"{pair.combination} full"] = theirs
+        spreads = in_turn(variants, sizes.bulk_rounds)
+        found += [_compared(scenario, pair, operation, reference, spreads) for pair in made]
+    for pair, values in peaks.items():
+        if values:
+            peak = Spread((float(max(values)),))
+            found.append(Measurement(scenario, str(pair.combination), "peak memory of the runtime", peak, unit="B"))
+    return found
+
+
+def _timed_snapshot(planarian: Planarian, pair: Pair) -> Variant:
+    def run(stopwatch: Stopwatch) -> None:
+        with stopwatch:
+            planarian.snapshot(pair.ours, automatic=True)
+
+    return run
+
+
+def _timed_rollback(planarian: Planarian, pair: Pair) -> Variant:
+    point = planarian.snapshot(pair.ours, automatic=True)
+
+    def run(stopwatch: Stopwatch) -> None:
+        with stopwatch:
+            planarian.rollback(pair.ours, point, safety=False)
+
+    return run
+
+
+def _after(pair: Pair, command: str, variant: Variant, peaks: list[int]) -> Variant:
+    def run(stopwatch: Stopwatch) -> None:
+        pair.ours.run(command, timeout=600)
+        with peak_memory(peaks):
+            variant(stopwatch)
+
+    return run
+
+
+def _compared(scenario: str, pair: Pair, operation: str, reference: str, spreads: dict[str, Spread]) -> Measurement:
+    ours, full = spreads[f"{pair.combination} ours"], spreads[f"{pair.combination} full"]
+    return Measurement(scenario, str(pair.combination), operation, ours, f"{reference}: {pair.full.words}", full)
