@@ -36,6 +36,7 @@ from planarian_process.criu_tasks import (
     several_networks,
     wake,
 )
+from planarian_process.criu_timers import revive_timers
 
 _PATIENCE = 60.0
 _RUNS_ON = "nothing was captured; the sandbox runs on"
@@ -99,7 +100,7 @@ class CriuBackend:
                     init, images, private_network=private, keep_network=keep_network, external=externals
                 ) as dump,
             ):
-                sealed = pool.submit(criu_images.seal, images)
+                sealed = pool.submit(_finish, images)
                 stopped = read_tasks(init, sandbox.tasks())
                 yield instant
             manifest = _sealed(sealed)
@@ -184,6 +185,11 @@ class CriuBackend:
 def _mount_name(path: str) -> str:
     """What a mount that comes from outside is called in the image; free of the path's own characters."""
     return "root" if path == "/" else f"mount-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+
+
+def _finish(images: Path) -> criu_images.Manifest:
+    revive_timers(images)
+    return criu_images.seal(images)
 
 
 def _sealed(sealing: Future[criu_images.Manifest]) -> criu_images.Manifest:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from planarian_core.model import Limits, SandboxSpec, new_id
+from planarian_core.model import SandboxSpec
 from planarian_core.testing.process import ProcessConformance
 from planarian_process.criu import CriuBackend
 from planarian_sandbox.namespace import NamespaceBackend
@@ -14,29 +14,15 @@ from planarian_sandbox.namespace import NamespaceBackend
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces")]
 
 
-class CriuFixtures:
+class TestCriu(ProcessConformance):
     @pytest.fixture
-    def home(self, tmp_path: Path) -> Path:
-        home = tmp_path / "home"
-        home.mkdir(mode=0o700)
-        return home
+    def backend(self, criu_backend: CriuBackend) -> CriuBackend:
+        return criu_backend
 
     @pytest.fixture
-    def backend(self, home: Path) -> CriuBackend:
-        return CriuBackend(home)
+    def host(self, criu_home: Path) -> NamespaceBackend:
+        return NamespaceBackend(criu_home)
 
     @pytest.fixture
-    def host(self, home: Path) -> NamespaceBackend:
-        return NamespaceBackend(home)
-
-    @pytest.fixture
-    def spec(self, tmp_path: Path, home: Path, workspace: Path) -> SandboxSpec:
-        layer = home / "sandboxes" / "one" / "layer"
-        layer.mkdir(parents=True)
-        return SandboxSpec(
-            new_id("sb"), str(workspace), str(layer), str(home), "namespace", limits=Limits(1024**3, 512)
-        )
-
-
-class TestCriu(CriuFixtures, ProcessConformance):
-    pass
+    def spec(self, criu_spec: SandboxSpec) -> SandboxSpec:
+        return criu_spec
