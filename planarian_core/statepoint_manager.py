@@ -397,8 +397,11 @@ class StatepointManager:
             return sandbox.adopt(spec, init)
         live = sandbox.start(spec)
         if artefact and isinstance(backend, RestartsCommands):
+            origin = self.registry.sandbox(statepoint.sandbox_id).spec.workspace
             for command in backend.commands(artefact, skip=statepoint.in_flight):
-                sandbox.execute(spec, live, command)
+                moved = relocated(command, origin, spec.workspace)
+                if moved is not None:
+                    sandbox.execute(spec, live, moved)
         return live
 
     def _turn_back(
@@ -507,7 +510,7 @@ class StatepointManager:
                 reach("fork.staged")
                 staged.switch()
                 reach("fork.switched")
-                gaps = self._fence(source, record, statepoint)
+                gaps = [*self._fence(source, record, statepoint), *self._left_behind(record, statepoint)]
                 record = replace(record, live=self.bring_up(record, statepoint), base=self._fingerprint(record))
                 reach("fork.restored")
             except BaseException:
@@ -517,6 +520,18 @@ class StatepointManager:
             reach("fork.committed")
         self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
         return record, self._context("fork", record.id, statepoint, staged, gaps)
+
+    def _left_behind(self, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
+        """Commands that can't be started again in a fork, because they name the source's workspace."""
+        artefact = statepoint.processes
+        backend = self.plugins.process(artefact.backend) if artefact else None
+        if artefact is None or not isinstance(backend, RestartsCommands):
+            return []
+        origin = self.registry.sandbox(statepoint.sandbox_id).spec.workspace
+        commands = backend.commands(artefact, skip=statepoint.in_flight)
+        left = [c for c in commands if relocated(c, origin, fork.spec.workspace) is None]
+        reason = f"names the source's workspace {origin}; not started in the fork"
+        return [Gap(Domain.PROCESSES, context.one_line(" ".join(c.argv), 200), reason) for c in left]
 
     def _fence(self, source: SandboxRecord, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
         """Keep the fork away from services that can't branch (guarantee 5)."""
@@ -533,6 +548,30 @@ class StatepointManager:
         for gap in gaps:
             self.registry.fence(fork.id, gap)
         return gaps
+
+
+def relocated(command: Command, origin: str, workspace: str) -> Command | None:
+    """A command of the workspace ``origin`` for a fork that lives in ``workspace``, a directory of its own.
+
+    None when its arguments name the origin: started again it would write into the source (guarantee 5).
+    """
+    if origin == workspace:
+        return command
+
+    def move(path: str) -> str:
+        inside = path == origin or path.startswith(f"{origin}/")
+        return workspace + path[len(origin) :] if inside else path
+
+    if any(origin in argument for argument in command.argv):
+        return None
+    env = {key: move(value) for key, value in command.env.items()}
+    return replace(
+        command,
+        cwd=move(command.cwd),
+        env=env,
+        stdout_path=move(command.stdout_path),
+        stderr_path=move(command.stderr_path),
+    )
 
 
 class _Stillness:

@@ -16,6 +16,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
@@ -145,8 +146,12 @@ class EnvironmentMachine(RuleBasedStateMachine):
         return int(result.stdout)
 
     def _wait_for_server(self, world: _World) -> None:
-        script = f"until test -S {_SOCKET}; do sleep 0.01; done"
-        assert self._handle(world).run(script, timeout=60).exit_code == 0
+        ask = ["python3", "-c", ASK_COUNTER, _SOCKET, "get"]
+        for _ in range(200):
+            if self._handle(world).run(ask, timeout=60).exit_code == 0:
+                return
+            time.sleep(0.02)
+        raise AssertionError("the server did not come up")
 
     def _recount(self, count: int) -> int:
         """The counter after a restore: memory comes back, or the server starts anew."""

@@ -1,6 +1,7 @@
 """Random cycles on every backend combination, against a plain model (guarantees 1 to 5).
 
-``PLANARIAN_CYCLES`` sets the number of random runs for each (6 by default); the choice is seeded and repeatable.
+``PLANARIAN_CYCLES`` sets the number of random runs for each (6 by default), ``PLANARIAN_SHRINK=1`` looks for the
+shortest failing run; the choice is seeded and repeatable.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 import os
 
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
 from planarian_core.testing.machine import EnvironmentMachine
@@ -21,6 +22,7 @@ CYCLES = settings(
     database=None,
     suppress_health_check=list(HealthCheck),
     print_blob=True,
+    phases=[Phase.generate, Phase.shrink] if os.environ.get("PLANARIAN_SHRINK") else [Phase.generate],
 )
 
 
