@@ -67,8 +67,9 @@ def wheel(session: nox.Session) -> Path:
 
 def install_wheel(session: nox.Session, *extras: str, groups: Sequence[str] = ()) -> None:
     """Put the built wheel into the session's environment, with extras of its own and our dependency groups."""
-    built = f"{wheel(session)}[{','.join(extras)}]" if extras else str(wheel(session))
-    session.install("--quiet", built, *(requirement for name in groups for requirement in group(name)))
+    built = str(wheel(session))
+    needed = [requirement for name in groups for requirement in group(name)]
+    session.install("--quiet", "--no-compile", f"{built}[{','.join(extras)}]" if extras else built, *needed)
 
 
 def required(of_root: str = REQUIRED_OF_ROOT) -> str:
