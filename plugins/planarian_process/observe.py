@@ -10,13 +10,14 @@ import contextlib
 import os
 import re
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 
 import psutil
 
 _LARGEST = 1024 * 1024
 """Bytes of an argument list or environment that are read; a longer one counts as unknown."""
+_MOST_DESCRIPTORS = 4096
 _PF_FORKNOEXEC = 0x40
 
 
@@ -25,8 +26,8 @@ class Seen:
     """One process. ``pid`` is the inside one, ``parent`` the inside pid of its parent or 0 when that is outside.
 
     ``inputs`` and ``outputs``: what its descriptors 0, and 1 and 2, are (link texts of ``/proc/PID/fd``; empty when
-    closed or unknown). ``forked``: it never replaced its program, so its argument list is that of a forebear.
-    ``unknown`` says what could not be read.
+    closed or unknown). ``reads``: the pipes and files that it has open for reading. ``forked``: it never replaced its
+    program, so its argument list is that of a forebear. ``unknown`` says what could not be read.
     """
 
     host_pid: int
@@ -43,6 +44,7 @@ class Seen:
     gid: int = 0
     inputs: str = ""
     outputs: tuple[str, str] = ("", "")
+    reads: frozenset[str] = frozenset()
     forked: bool = False
     unknown: str = ""
     host_parent: int = field(default=0, repr=False)
@@ -59,23 +61,23 @@ def observe(host_pids: Iterable[int]) -> tuple[Seen, ...]:
 
 def _read_linux(pid: int) -> Seen | None:
     try:
-        stat = _read(f"/proc/{pid}/stat").rpartition(b")")[2].decode().split()
+        fields = _read(f"/proc/{pid}/stat").rpartition(b")")[2].decode().split()
         status = _read(f"/proc/{pid}/status").decode("utf-8", "replace")
     except OSError:
         return None
-    if len(stat) < 20 or stat[0] in "ZX":
+    if len(fields) < 20 or fields[0] in "ZX":
         return None
-    fields = dict(re.findall(r"^(\w+):\t(.*)$", status, re.MULTILINE))
+    lines = dict(re.findall(r"^(\w+):\t(.*)$", status, re.MULTILINE))
     seen = Seen(
         host_pid=pid,
-        pid=int(fields.get("NSpid", str(pid)).split()[-1]),
+        pid=int(lines.get("NSpid", str(pid)).split()[-1]),
         parent=0,
-        host_parent=int(stat[1]),
-        started=float(stat[19]),
-        state=stat[0],
-        forked=bool(int(stat[6]) & _PF_FORKNOEXEC),
-        uid=int(fields["Uid"].split()[1]),
-        gid=int(fields["Gid"].split()[1]),
+        host_parent=int(fields[1]),
+        started=float(fields[19]),
+        state=fields[0],
+        forked=bool(int(fields[6]) & _PF_FORKNOEXEC),
+        uid=int(lines["Uid"].split()[1]),
+        gid=int(lines["Gid"].split()[1]),
     )
     try:
         return replace(
@@ -87,6 +89,7 @@ def _read_linux(pid: int) -> Seen | None:
             environment=_variables(_read(f"/proc/{pid}/environ")),
             inputs=_descriptor(pid, 0),
             outputs=(_descriptor(pid, 1), _descriptor(pid, 2)),
+            reads=frozenset(_read_by(pid)),
         )
     except (OSError, ValueError) as error:
         with contextlib.suppress(OSError, ValueError):
@@ -116,6 +119,18 @@ def _descriptor(pid: int, number: int) -> str:
         return os.readlink(f"/proc/{pid}/fd/{number}")
     except FileNotFoundError:
         return ""
+
+
+def _read_by(pid: int) -> Iterator[str]:
+    """Links only: to look at a file itself could hang on a file system that the stopped sandbox serves."""
+    with os.scandir(f"/proc/{pid}/fd") as entries:
+        for _, entry in zip(range(_MOST_DESCRIPTORS), entries, strict=False):
+            with contextlib.suppress(FileNotFoundError):
+                link = os.readlink(entry.path)
+                if link.startswith(("pipe:", "/")):
+                    flags = re.search(rb"^flags:\s*(\d+)", _read(f"/proc/{pid}/fdinfo/{entry.name}"), re.MULTILINE)
+                    if flags and int(flags[1], 8) & os.O_ACCMODE != os.O_WRONLY:
+                        yield link
 
 
 def _read_elsewhere(pid: int) -> Seen | None:

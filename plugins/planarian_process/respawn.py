@@ -117,10 +117,14 @@ def _entries(seen: Sequence[Seen], ours: frozenset[int]) -> list[dict[str, Any]]
     """What is recorded of each process that isn't Planarian's own, oldest first."""
     above = {0, *ours}
     entries = []
+    readers: dict[str, set[int]] = {}
+    for process in seen:
+        for link in process.reads:
+            readers.setdefault(link, set()).add(0 if process.pid in ours else process.pid)
     for process in seen:
         if process.pid not in ours:
             parent = 0 if process.parent in above else process.parent
-            entries.append(_entry(process, parent))
+            entries.append(_entry(process, parent, readers))
             if not parent and _is_shell_part(process):
                 above.add(process.pid)  # what runs below it is topmost in its stead
     return entries
@@ -132,11 +136,11 @@ def _is_shell_part(process: Seen) -> bool:
     return shell and (process.forked or (sys.platform != "linux" and "-c" in process.argv[1:3]))
 
 
-def _entry(process: Seen, parent: int) -> dict[str, Any]:
+def _entry(process: Seen, parent: int, readers: Mapping[str, set[int]]) -> dict[str, Any]:
     argv = process.argv
     if process.uid != os.geteuid():
         argv = ("setpriv", f"--reuid={process.uid}", f"--regid={process.gid}", "--clear-groups", "--", *argv)
-    stdout, stderr = (_output_file(link) for link in process.outputs)
+    stdout, stderr = ("" if 0 in readers.get(link, ()) else _output_file(link) for link in process.outputs)
     return {
         "pid": process.pid,
         "parent": parent,
@@ -146,12 +150,13 @@ def _entry(process: Seen, parent: int) -> dict[str, Any]:
         "environment": {name: value for name, value in process.environment if not name.startswith("PLANARIAN_")},
         "stdout": stdout,
         "stderr": stderr,
-        "reason": _why_not(process),
+        "reason": _why_not(process, readers),
     }
 
 
-def _why_not(process: Seen) -> str:
-    """Why a process can't be started again; empty when it can."""
+def _why_not(process: Seen, readers: Mapping[str, set[int]]) -> str:
+    """Why a process can't be started again; empty when it can. ``readers``: who reads what in the
+    sandbox, 0 standing for Planarian's own processes."""
     if process.unknown:
         return f"it could not be looked at ({process.unknown})"
     if not process.argv or not process.argv[0]:
@@ -170,13 +175,18 @@ def _why_not(process: Seen) -> str:
         return "its input comes from another process"
     if process.inputs.startswith("/") and not process.inputs.startswith("/dev/"):
         return f"it reads from a file ({process.inputs})"
-    if any(link.startswith(("pipe:", "socket:")) for link in process.outputs):
+    pipes = [link for link in process.outputs if link.startswith("pipe:")]
+    if any(readers.get(link, set()) - {0, process.pid} for link in pipes) or any(
+        link.startswith("socket:") for link in process.outputs
+    ):
         return "its output goes to another process"
     return ""
 
 
 def _output_file(link: str) -> str:
-    """The regular file behind an output descriptor; empty for anything else (``/dev/null`` then)."""
+    """The regular file behind an output descriptor; empty for anything else (``/dev/null`` then), as the pipe of a
+    call that has ended.
+    """
     if not link.startswith("/") or link.startswith(("/dev/", "/memfd:")) or link.endswith(" (deleted)"):
         return ""
     return link

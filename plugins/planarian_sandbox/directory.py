@@ -1,9 +1,10 @@
 """The sandbox backend ``directory``: works in the user's own workspace, anywhere, without isolation.
 
-Commands are ordinary processes of this user with the user's environment (API keys included), free to reach the whole
-host: only the workspace is state. It has no init; what belongs to it is known by its control group where there can be
-one, else by a mark in the environment (:mod:`planarian_sandbox.directory_tasks`). Each command gets files under the
-home for its output, so background processes keep a valid stdout between calls and runtimes.
+Commands are ordinary processes of this user, free to reach the whole host: only the workspace is state. They get the
+user's environment without variables that look like secrets, which keeps honest programs from using them, no more.
+There is no init; what belongs to the sandbox is known by its control group where there can be one, else by a mark in
+the environment (:mod:`planarian_sandbox.directory_tasks`). Background processes keep a valid stdout between calls and
+runtimes; what they write after their call is dropped, unless they were given a file.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 
 import psutil
 
-from planarian_core.errors import SandboxError
+from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.interfaces import Availability, OutputSink, RequestHandler, SandboxCapabilities
 from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpec
 from planarian_sandbox import cgroups
@@ -75,11 +76,14 @@ class DirectoryBackend:
                 code="sandbox-dead",
                 state="its files are as they were left",
             )
+        if not command.argv or any("\0" in word for word in command.argv):
+            raise ConfigurationError("a command needs words without NUL bytes", code="command-invalid")
         run, tasks = RunFolder(spec), _tasks(spec, live)
-        run.sweep(tasks.calls() if len(os.listdir(run.calls)) > 200 else frozenset())
         call = secrets.token_hex(8)
         try:
-            if command.detach and not command.session:
+            if command.session and (command.detach or len(command.argv) != 1):
+                raise ConfigurationError("a session takes one string of shell input", code="session-input")
+            if command.detach:
                 launch(tasks, run, command, call)
                 return CommandResult(0, "", "", 0.0)
             return _attended(run, tasks, command, call, sink, requests)

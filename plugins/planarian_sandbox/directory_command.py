@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import select
 import shutil
 import stat
 import subprocess
@@ -14,12 +15,17 @@ from collections.abc import Callable, Mapping, Sequence
 
 from planarian_core.errors import SandboxError
 from planarian_core.model import Command, CommandResult
+from planarian_sandbox.collect import Collector
 from planarian_sandbox.directory_run import RunFolder
 from planarian_sandbox.directory_tasks import Tasks, end
-from planarian_sandbox.output import OutputReader, Sink
+from planarian_sandbox.output import PIECE, Sink
 
 # Waits until it is in its control groups, then becomes the command. The text is constant: nothing is put into it.
 _GATE = 'read -r go || exit 125; input=$1; shift; exec "$@" <"$input"'
+# The gate's shell makes PWD up; a command that is to have none must not see it.
+_GATE_WITHOUT_PWD = f"unset PWD OLDPWD; {_GATE}"
+_REST = 16
+"""Pieces that are read after a command has ended: more than a pipe holds, so a background writer can't keep us."""
 
 
 class NotRunnable(Exception):
@@ -50,7 +56,8 @@ def start(
     """
     _check_program(argv, environment, directory)
     source, output, errors = files
-    gated = ["/bin/sh", "-c", _GATE, "sh", source, *argv] if tasks.exact else list(argv)
+    gate_text = _GATE if "PWD" in environment else _GATE_WITHOUT_PWD
+    gated = ["/bin/sh", "-c", gate_text, "sh", source, *argv] if tasks.exact else list(argv)
     with contextlib.ExitStack() as stack:
         given: int = subprocess.PIPE if tasks.exact else os.open(source, os.O_RDONLY | os.O_CLOEXEC)
         if not tasks.exact:
@@ -78,12 +85,10 @@ def start(
 
 
 def _check_program(argv: Sequence[str], environment: Mapping[str, str], directory: str) -> None:
-    if not argv or not argv[0]:
-        raise NotRunnable(127, "the command is empty")
-    if any("\0" in word for word in argv):
-        raise NotRunnable(126, "an argument contains a NUL byte")
+    if not argv[0]:
+        raise NotRunnable(127, "the command's name is empty")
     if "/" not in argv[0]:
-        if shutil.which(argv[0], path=environment.get("PATH", "")) is None:
+        if shutil.which(argv[0], path=environment.get("PATH", os.defpath)) is None:
             raise NotRunnable(127, f"{argv[0]}: command not found")
         return
     path = os.path.join(directory, argv[0])
@@ -128,6 +133,53 @@ def _appending(path: str) -> int:
     return descriptor
 
 
+class _Stream:
+    """One output of a command, through a pipe: unlike a file, ``>/dev/stdout`` can't empty it."""
+
+    def __init__(self, name: str, limit: int, sink: Sink | None) -> None:
+        self.name = name
+        self.kept = Collector(limit)
+        self._sink = sink
+        self.reader, self.writer = os.pipe()
+        os.set_blocking(self.reader, False)
+        self.ended = False
+
+    def pump(self, pieces: int) -> bool:
+        """Take in up to so many pieces; True when there was something."""
+        moved = False
+        for _ in range(pieces):
+            try:
+                piece = os.read(self.reader, PIECE)
+            except BlockingIOError:
+                break
+            if not piece:
+                self.ended = True
+                break
+            moved = True
+            self.kept.feed(piece)
+            if self._sink is not None:
+                self._sink(self.name, piece)
+        return moved
+
+    def hand_over(self) -> None:
+        """Whoever still writes must not find the pipe broken: a process of its own reads on and drops it."""
+        if not self.ended:
+            os.set_blocking(self.reader, True)
+            with open(os.devnull, "wb") as nowhere:
+                reap(
+                    subprocess.Popen(["cat"], stdin=self.reader, stdout=nowhere, stderr=nowhere, start_new_session=True)
+                )
+
+    def close_writer(self) -> None:
+        if self.writer >= 0:
+            os.close(self.writer)
+            self.writer = -1
+
+    def close(self) -> None:
+        self.close_writer()
+        os.close(self.reader)
+
+
 def run_command(
     tasks: Tasks, run: RunFolder, command: Command, call: str, sink: Sink | None, watch: Callable[[], bool]
 ) -> CommandResult:
@@ -135,55 +187,61 @@ def run_command(
     started = time.monotonic()
     directory = run.directory(command)
     with contextlib.ExitStack() as stack:
-        readers, descriptors = [], []
-        for stream, suffix in (("stdout", ".out"), ("stderr", ".err")):
-            descriptors.append(run.create(call + suffix))
-            stack.callback(os.close, descriptors[-1])
-            readers.append(OutputReader(descriptors[-1], stream, command.output_limit, sink))
+        streams = []
+        for name in ("stdout", "stderr"):
+            streams.append(_Stream(name, command.output_limit, sink))
+            stack.callback(streams[-1].close)
         source = os.devnull
         if command.stdin:
-            os.close(run.create(f"{call}.in", command.stdin))
             source = str(run.calls / f"{call}.in")
+            os.close(run.create(f"{call}.in", command.stdin))
             stack.callback(os.unlink, source)
-        files = (source, descriptors[0], descriptors[1])
+        files = (source, streams[0].writer, streams[1].writer)
         process = start(tasks, command.argv, run.environment(command, call), directory, files, call)
         try:
-            why = _follow(process, readers, None if command.timeout is None else started + command.timeout, watch)
+            for stream in streams:
+                stream.close_writer()
+            why = _follow(process, streams, None if command.timeout is None else started + command.timeout, watch)
+            if why:
+                _end_call(tasks, process, call)
+            for stream in streams:
+                stream.pump(_REST)
+                stream.hand_over()
         except BaseException:
             _end_call(tasks, process, call)
             raise
-        if why:
-            _end_call(tasks, process, call)
-        for reader in readers:
-            reader.pump()
         code = process.returncode
         return CommandResult(
             exit_code=124 if why == "timeout" else 128 - code if code < 0 else code,
-            stdout=readers[0].text(),
-            stderr=readers[1].text(),
+            stdout=streams[0].kept.text(),
+            stderr=streams[1].kept.text(),
             duration=time.monotonic() - started,
             timed_out=why == "timeout",
-            truncated=any(reader.truncated for reader in readers),
+            truncated=any(stream.kept.truncated for stream in streams),
         )
 
 
 def _follow(
     process: subprocess.Popen[bytes],
-    readers: Sequence[OutputReader],
+    streams: Sequence[_Stream],
     deadline: float | None,
     watch: Callable[[], bool],
 ) -> str:
     """Until the process has ended (an empty string), its time is up (``timeout``) or it is to end (``watch``)."""
     pause = 0.0005
     while process.poll() is None:
-        moved = [reader.pump() for reader in readers]
+        moved = [stream.pump(4) for stream in streams]
         if watch():
             return "watch"
         if deadline is not None and time.monotonic() > deadline:
             return "timeout"
         pause = 0.0005 if any(moved) else min(pause * 1.3, 0.01)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(pause)
+        open_ends = [stream.reader for stream in streams if not stream.ended]
+        if open_ends:
+            select.select(open_ends, [], [], pause)
+        else:
+            with contextlib.suppress(subprocess.TimeoutExpired):
+                process.wait(pause)
     return ""
 
 

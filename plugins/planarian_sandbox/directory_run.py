@@ -1,19 +1,17 @@
 """The host-side folder of a running ``directory`` sandbox, and the environment of what runs in it.
 
-``HOME/sandboxes/ID/run`` holds: ``live`` (token of the present life), ``calls`` (output files), ``requests`` (of the
+``HOME/sandboxes/ID/run`` holds: ``live`` (token of the present life), ``calls`` (input files), ``requests`` (of the
 ``planarian`` command), ``sessions``, ``bin``. It is no secret from the sandbox, whose commands are the same user's.
 """
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import secrets
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
 from pathlib import Path
 
 import psutil
@@ -24,6 +22,11 @@ from planarian_core.model import Command, SandboxSpec
 INSIDE = "PLANARIAN_INSIDE"
 """Marks every process of a sandbox with its id. Not PLANARIAN_SANDBOX: people set that in their own shells."""
 _DEFAULT_PATH = "/usr/local/bin:/usr/bin:/bin"
+_KEPT_OUT = re.compile(
+    r"^PLANARIAN_|^(OLD)?PWD$|SECRET|TOKEN|PASSW|PASSPHRASE|CREDENTIAL|API_?KEY|ACCESS_?KEY|PRIVATE_?KEY|_KEY$",
+    re.IGNORECASE,
+)
+"""Variables of the user's environment that commands don't get unless the sandbox's ``env`` names them."""
 _SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
 
 
@@ -85,8 +88,8 @@ class RunFolder:
         return folder
 
     def create(self, name: str, content: bytes = b"") -> int:
-        """A new file among the calls' files, open for reading and appending."""
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC
+        """A new file among the calls' files, open for reading and writing."""
+        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
         try:
             descriptor = os.open(self.calls / name, flags, 0o600)
             if content:
@@ -100,31 +103,27 @@ class RunFolder:
             ) from error
         return descriptor
 
-    def sweep(self, living: frozenset[str], most: int = 200) -> None:
-        """When there are more than ``most`` output files, remove those of calls of which nothing lives any more."""
-        names = sorted(os.listdir(self.calls))
-        if len(names) > most:
-            for name in names:
-                if name.partition(".")[0] not in living:
-                    with contextlib.suppress(OSError):
-                        os.unlink(self.calls / name)
-
     def environment(self, command: Command, call: str) -> dict[str, str]:
-        """The user's own environment (nothing is kept from an unisolated sandbox) without what configures Planarian,
-        then the sandbox's, the command's, and our marks. With ``clear_env`` the command's and our marks alone.
+        """The user's own environment without what looks like a secret or configures Planarian, then the sandbox's, the
+        command's, and our marks. With ``clear_env`` the command's and our marks alone.
         """
-        given: Mapping[str, str] = {} if command.clear_env else {**os.environ, **self.spec.env}
-        variables = {name: value for name, value in given.items() if not name.startswith("PLANARIAN_")}
+        variables: dict[str, str] = {}
+        if not command.clear_env:
+            variables = {name: value for name, value in os.environ.items() if not _KEPT_OUT.search(name)}
+            variables.update(self.spec.env)
         variables.update(command.env)
-        path = variables.get("PATH", _DEFAULT_PATH)
-        if str(self.programs) not in path.split(":"):
+        path = variables.get("PATH", "" if command.clear_env else _DEFAULT_PATH)
+        if path and str(self.programs) not in path.split(":"):
             path = f"{self.programs}:{path}"
-        return variables | {
-            "PATH": path,
-            "PLANARIAN_REQUESTS": str(self.requests),
-            "PLANARIAN_CALL": call,
-            INSIDE: self.spec.id,
-        }
+        return (
+            variables
+            | ({"PATH": path} if path else {})
+            | {
+                "PLANARIAN_REQUESTS": str(self.requests),
+                "PLANARIAN_CALL": call,
+                INSIDE: self.spec.id,
+            }
+        )
 
     def directory(self, command: Command) -> str:
         """Where a command starts: the workspace, or ``cwd`` relative to it."""

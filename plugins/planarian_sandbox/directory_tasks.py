@@ -61,11 +61,6 @@ class Tasks:
         mark = f"PLANARIAN_SESSION={name}".encode()
         return _alive(_with_descendants({pid for pid in self.all() if mark in _marks(pid)}))
 
-    def calls(self) -> frozenset[str]:
-        """The calls of which something lives."""
-        marks = (mark for pid in self.all() for mark in _marks(pid))
-        return frozenset(os.fsdecode(m.partition(b"=")[2]) for m in marks if m.startswith(b"PLANARIAN_CALL="))
-
     def enter(self, call: str, pid: int) -> None:
         """Take in a process that is about to become a command."""
         if self._group:

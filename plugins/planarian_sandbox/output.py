@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
+from planarian_sandbox.collect import Collector
+
 Sink = Callable[[str, bytes], None]
 
 PIECE = 256 * 1024
@@ -29,16 +31,15 @@ class OutputReader:
         self._descriptor = descriptor
         self._stream = stream
         self._sink = sink
-        self._head = bytearray()
-        self._tail = bytearray()
-        self._head_room = limit - limit // 2
-        self._tail_room = limit // 2
+        self._limit = limit
+        self._kept = Collector(limit)
         self._position = 0
-        self._cut = 0
+        self._taken = 0
 
     def pump(self) -> bool:
         """Take in what was appended up to now; True when there was something."""
         size = os.fstat(self._descriptor).st_size
+        self._position = min(self._position, size)
         moved = False
         while self._position < size:
             if self._sink is None:
@@ -47,7 +48,8 @@ class OutputReader:
             if not piece:
                 break
             self._position += len(piece)
-            self._keep(piece)
+            self._kept.feed(piece)
+            self._taken += len(piece)
             moved = True
             if self._sink is not None:
                 self._sink(self._stream, piece)
@@ -55,34 +57,20 @@ class OutputReader:
             # what arrives between the last read and this is lost, so the output counts as cut
             os.ftruncate(self._descriptor, 0)
             self._position = 0
-            self._cut += 1
+            self._kept.skip(1)
         return moved
 
     def _leap(self, size: int) -> None:
         """Without a sink nobody needs the middle: don't read what would only be dropped."""
-        needless = size - self._tail_room - self._position
-        if len(self._head) == self._head_room and needless > PIECE:
-            self._cut += needless + len(self._tail)
-            self._tail.clear()
+        needless = size - self._limit - self._position
+        if self._taken > self._limit and needless > PIECE:
+            self._kept.skip(needless)
             self._position += needless
-
-    def _keep(self, piece: bytes) -> None:
-        room = self._head_room - len(self._head)
-        self._head += piece[:room]
-        self._tail += piece[room:]
-        excess = len(self._tail) - self._tail_room
-        if excess > 0:
-            self._cut += excess
-            del self._tail[:excess]
 
     @property
     def truncated(self) -> bool:
-        return self._cut > 0
+        return self._kept.truncated
 
     def text(self) -> str:
-        """What was kept, as UTF-8 with replacement characters; a line in the middle says how much is missing."""
-        head = self._head.decode("utf-8", "replace")
-        tail = self._tail.decode("utf-8", "replace")
-        if not self.truncated:
-            return (self._head + self._tail).decode("utf-8", "replace")
-        return f"{head}\n[... {self._cut} bytes cut ...]\n{tail}"
+        """What was kept; see :meth:`Collector.text`."""
+        return self._kept.text()

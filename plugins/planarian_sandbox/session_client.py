@@ -28,7 +28,7 @@ ENDING_TIME = 10.0
 """Seconds that a holder has to end a command before it counts as lost."""
 _REPLY = re.compile(rb"(\d{1,3}) (alive|ended|killed)\n")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_OURS = re.compile(r"[A-Za-z0-9_-]{1,64}\.(sh|in|out|err|rc|rc\.new|code\..{1,20})")
+_OURS = re.compile(r"[A-Za-z0-9_-]{1,64}\.(sh|in|out|err|1|2|rc|rc\.new|code\..{1,20})")
 
 
 class SessionClient:

@@ -17,7 +17,10 @@ Protocol (host side: ``session_client.py``). ID is ``[A-Za-z0-9_-]{1,64}``, new 
    Ctrl-C does, then its processes are killed, at last the shell. ``ID.rc`` then appears as in 3. Background
    processes of earlier commands live on. An ID that isn't running is ignored.
 
-The caller removes its files. How it holds: bash is interactive (``-i``) with a pty as its controlling terminal, so
+The caller removes its files. Output runs through FIFOs that the holder empties into ``ID.out`` and ``ID.err``: unlike
+a file, ``>/dev/stderr`` can't empty them. What background processes write after their command has ended is dropped.
+
+How it holds: bash is interactive (``-i``) with a pty as its controlling terminal, so
 that Ctrl-C returns to the top level, but reads its input from a pipe. Each command is one line that evaluates the text
 with redirected output, and one that makes a file whose *name* carries the status: a null command with a redirection,
 which no function, alias or option of the session can change. What is written to the terminal itself is dropped.
@@ -172,12 +175,53 @@ class Shell:
         os.close(self.feed)
 
 
+class Pump:
+    """Moves what is written into a FIFO to a file, until :meth:`finish`, and from then on to nowhere."""
+
+    def __init__(self, fifo: str, target: str) -> None:
+        self.fifo = fifo
+        os.mkfifo(fifo, 0o600)
+        # our own writer keeps the FIFO from ending before the shell has opened it
+        self.reader = os.open(fifo, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        self.writer = os.open(fifo, os.O_WRONLY | os.O_CLOEXEC)
+        self.target = os.open(target, os.O_WRONLY | os.O_APPEND | os.O_NOFOLLOW | os.O_CLOEXEC)
+
+    def move(self) -> bool:
+        """Move what is there, at most as much as a pipe holds; False when everybody has closed it."""
+        for _ in range(16):
+            try:
+                piece = os.read(self.reader, 65536)
+            except BlockingIOError:
+                return True
+            if not piece:
+                return False
+            while piece and self.target >= 0:
+                try:
+                    piece = piece[os.write(self.target, piece) :]
+                except OSError:  # a full disk: the rest is lost, as it would be for any program
+                    break
+        return True
+
+    def finish(self) -> bool:
+        """The command has ended: deliver what it wrote. True when somebody may still write."""
+        os.close(self.writer)
+        left = self.move()
+        os.close(self.target)
+        self.target = -1
+        with contextlib.suppress(OSError):
+            os.unlink(self.fifo)
+        if not left:
+            os.close(self.reader)
+        return left
+
+
 class Call:
     """A command that runs."""
 
-    def __init__(self, name: str, before: set[tuple[int, str]]) -> None:
+    def __init__(self, name: str, before: set[tuple[int, str]], pumps: list[Pump]) -> None:
         self.name = name
         self.before = before
+        self.pumps = pumps
         self.pause = 0.01
         self.step = 0
         self.deadline = 0.0
@@ -194,6 +238,7 @@ class Holder:
         self.status = 0
         self.call: Call | None = None
         self.waiting: list[str] = []
+        self.background: list[Pump] = []
         self.replies: dict[str, str] = {}
         self.partial = b""
         self.wake, wake_writer = os.pipe()
@@ -241,6 +286,8 @@ class Holder:
             watched = [self.control, self.wake]
             if self.shell is not None:
                 watched.append(self.shell.terminal)
+            pumps = [*self.background, *(self.call.pumps if self.call else ())]
+            watched += [pump.reader for pump in pumps]
             ready, _, _ = select.select(watched, [], [], self._pause())
             if self.control in ready:
                 self._read_control()
@@ -249,6 +296,10 @@ class Holder:
             if self.shell is not None and self.shell.terminal in ready:
                 with contextlib.suppress(OSError):  # EIO: nobody has the terminal open
                     os.read(self.shell.terminal, 65536)
+            for pump in pumps:
+                if pump.reader in ready and not pump.move() and pump in self.background:
+                    os.close(pump.reader)
+                    self.background.remove(pump)
             self._reap()
             self._look_for_result()
             self._press()
@@ -292,16 +343,21 @@ class Holder:
         if self.shell is None:
             self.status = 0
             self.shell = Shell()
-        self.call = Call(name, descendants(os.getpid()))
+        base = self.path(name)
+        try:
+            pumps = [Pump(base + ".1", base + ".out"), Pump(base + ".2", base + ".err")]
+        except OSError:  # its files are gone, or the disk is full
+            self.replies[name] = "126 alive"
+            return
+        self.call = Call(name, descendants(os.getpid()), pumps)
         self._write_file("busy", name)
         send(self.shell.pid, signal.SIGCONT)  # an earlier command may have suspended it
-        base = self.path(name)
         source = quote(base + ".in") if os.path.exists(base + ".in") else "/dev/null"
         # $? of the command before; in a list with && it is exempt from set -e and the ERR trap
         before = f"'(exit {self.status}) && : ;'" if self.status else ""
         self.shell.write(f"PLANARIAN_CALL={name}")
         self.shell.write(
-            f'\\eval {before}"$(<{quote(base + ".sh")})" <{source} >>{quote(base + ".out")} 2>>{quote(base + ".err")}'
+            f'\\eval {before}"$(<{quote(base + ".sh")})" <{source} >>{quote(base + ".1")} 2>>{quote(base + ".2")}'
         )
         self.shell.write("PLANARIAN_STATUS=$?")
         self._ask_for_status()
@@ -353,6 +409,7 @@ class Holder:
             return
         if call.step:
             self._kill_tree(call)
+        self.background += [pump for pump in call.pumps if pump.finish()]
         self.replies[call.name] = f"{code} {state}"
         with contextlib.suppress(OSError):
             os.unlink(self.path("busy"))

@@ -179,6 +179,18 @@ def test_settings_of_the_session_dont_break_it(session: Session, text: str) -> N
     assert session.run("/bin/sh -c 'exit 3'").exit_code == 3
 
 
+def test_dev_stdout_empties_nothing(session: Session) -> None:
+    result = session.run("echo one; echo two >/dev/stdout; echo a >&2; echo b >/dev/stderr; echo three; echo c >&2")
+    assert (result.stdout, result.stderr) == ("one\ntwo\nthree\n", "a\nb\nc\n")
+
+
+def test_a_background_job_writes_on_without_harm(session: Session) -> None:
+    text = "(for i in 1 2 3 4 5 6; do echo more; head -c 100000 /dev/zero; sleep 0.05; done; echo done >finished) &"
+    session.run(text)
+    assert eventually((session.start / "finished").exists)
+    assert session.out("wait; echo only this") == "only this\n"
+
+
 def test_large_text_and_output(session: Session) -> None:
     text = "x='" + "a" * 3_000_000 + "'; echo ${#x}; printf '%s' \"$x\""
     result = session.client.run(Command((text,), output_limit=1000))
