@@ -307,7 +307,7 @@ class Call:
             gone = exited(self.pidfd, 10.0)
         else:
             namespace = pid_namespace(self.live.init_pid)
-            gone = namespace is None or end_below(self.pid, namespace)
+            gone = namespace is None or exited(self.pidfd) or end_below(self.pid, namespace)
         if not gone:
             # It forks faster than we can end it: the sandbox as a whole is the only handle that is left.
             kill(self.init)

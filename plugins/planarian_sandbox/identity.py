@@ -140,11 +140,13 @@ def end_below(root: int, namespace: int, patience: float = 5.0) -> bool:
     """
     deadline = time.monotonic() + patience
     handles: dict[int, int] = {}
+    seen: set[int] = set()
     try:
         while time.monotonic() < deadline:
-            fresh = ({root} | descendants(root)) - handles.keys()
+            fresh = ({root} | descendants(root)) - seen
             if not fresh:
                 break
+            seen |= fresh
             for pid in fresh:
                 _stop(pid, namespace, handles)
         for pidfd in handles.values():

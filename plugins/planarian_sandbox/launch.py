@@ -54,6 +54,7 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
         "cgroups": list(groups),
         "own_network": spec.network is Network.NONE,
         "capabilities": list(CAPABILITIES),
+        "processes": spec.limits.pids if layout.rootless else 0,
         "filters": [str(path) for path in seccomp.filters(home)],
         "init": [inside_python(), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised],
         "env": {"PATH": PATH, "LANG": "C.UTF-8"},

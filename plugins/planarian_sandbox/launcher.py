@@ -5,7 +5,7 @@ With a COMMAND it only makes the place where an image of the processes is restor
 line ``step: error`` and exit code 1. Nothing is mounted where the host could see it, and nothing outlives a failure.
 
 JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, layer, workspace, tops, cgroups,
-own_network, capabilities, filters, init, env, start_cache, empty, hostname.
+own_network, capabilities, processes, filters, init, env, start_cache, empty, hostname.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import ctypes
 import fcntl
 import json
 import os
+import resource
 import stat
 import struct
 import sys
@@ -245,6 +246,13 @@ def load_filters(paths: list[str]) -> list[tuple[bytes, Any]]:
     return programs
 
 
+def limit_processes(most: int) -> None:
+    """Without a control group for it: a resource limit, which counts the processes of this user namespace alone."""
+    step("limit the number of processes")
+    if most:
+        resource.setrlimit(resource.RLIMIT_NPROC, (most, most))
+
+
 def harden(capabilities: list[int], filters: list[tuple[bytes, Any]]) -> None:
     step("drop capabilities")
     with open("/proc/sys/kernel/cap_last_cap") as file:
@@ -295,6 +303,8 @@ def become_init(config: dict[str, Any], report: int) -> None:
     name = os.fsencode(config["hostname"])
     call(LIBC.sethostname, name, len(name))
     quiet_descriptors(report)
+    resource.setrlimit(resource.RLIMIT_CORE, (0, resource.getrlimit(resource.RLIMIT_CORE)[1]))
+    limit_processes(config["processes"])
     harden(config["capabilities"], filters)
     step(f"run {config['init'][0]}")
     os.execve(config["init"][0], config["init"], config["env"])  # noqa: S606  # an argument list

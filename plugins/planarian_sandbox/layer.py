@@ -27,6 +27,8 @@ LISTENING = f"{RUNTIME}/listening"
 
 _FRESH = {"tmp": 0o1777, "run": 0o755, "dev": 0o755, "proc": 0o555, "sys": 0o555}
 _FRESH_ROOTLESS = ("tmp", "run", "dev", "proc", "sys", "root", "mnt", "lost+found")
+_OPENED_ROOTLESS = ("var/tmp", "usr/local/bin", "usr/local/lib", "usr/local/share", "usr/local/etc")
+"""Directories of real root's, which the root of a single-user namespace could not write to otherwise."""
 _NODES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {
     "ptmx": "pts/ptmx",
@@ -152,9 +154,23 @@ def _fresh_directories(upper: str, layout: Layout) -> None:
         os.chmod(path, mode)
         if not layout.rootless:
             os.setxattr(path, "trusted.overlay.opaque", b"y")
+    if layout.rootless:
+        for name in _OPENED_ROOTLESS:
+            _open_directory(upper, name)
     lock = os.path.join(upper, "run", "lock")
     os.mkdir(lock)
     os.chmod(lock, 0o1777)  # noqa: S103  # as everywhere
+
+
+def _open_directory(upper: str, name: str) -> None:
+    """Put a directory of our own over one of the host's, which shows through."""
+    path, lower = upper, "/"
+    for part in name.split("/"):
+        path, lower = os.path.join(path, part), os.path.join(lower, part)
+        if not os.path.isdir(lower) or os.path.islink(lower):
+            return
+        os.makedirs(path, exist_ok=True)
+        os.chmod(path, stat.S_IMODE(os.stat(lower).st_mode) | 0o700)
 
 
 def _device_nodes(directory: str) -> None:
