@@ -31,17 +31,19 @@ from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, descri
 _OPERATIONS = """\
 import json, os, shutil, sys
 
+def opener(path, flags): return os.open(path, flags | os.O_NONBLOCK)  # a fifo without a reader must not hold us up
+
 def change(root, kind, path, other, number):
     path, other = os.path.join(root, path), os.path.join(root, other)
     if kind == "write":
-        with open(path, "wb") as file: file.write(b"%d" % number * number)
+        with open(path, "wb", opener=opener) as file: file.write(b"%d" % number * number)
     elif kind == "append":
-        with open(path, "ab") as file: file.write(b"+%d" % number)
+        with open(path, "ab", opener=opener) as file: file.write(b"+%d" % number)
     elif kind == "patch":
-        with open(path, "r+b") as file: file.seek(number); file.write(b"patched")
+        with open(path, "r+b", opener=opener) as file: file.seek(number); file.write(b"patched")
     elif kind == "truncate": os.truncate(path, number)
     elif kind == "sparse":
-        with open(path, "wb") as file: file.truncate(1 << 20); file.seek(number << 12); file.write(b"data")
+        with open(path, "wb", opener=opener) as file: file.truncate(1 << 20); file.seek(number << 12); file.write(b"data")
     elif kind == "unlink": os.unlink(path)
     elif kind == "mkdir": os.mkdir(path)
     elif kind == "rmtree": shutil.rmtree(path)
