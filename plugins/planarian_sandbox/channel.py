@@ -121,17 +121,24 @@ class Call:
             self._calls = root.directory(CALLS.lstrip("/"))
         return self
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if self._calls is None:
             return
+        try:
+            if kind is not None and self.pidfd >= 0 and not exited(self.pidfd) and not exited(self.init):
+                self.end(None)
+        finally:
+            self._release(self._calls)
+
+    def _release(self, calls: Inside) -> None:
         for name in self._names:
             with contextlib.suppress(OSError):
-                self._calls.remove(name)
+                calls.remove(name)
         descriptors = [stream.descriptor for stream in self.streams]
         for descriptor in (self._result, self.pidfd, *descriptors):
             if descriptor >= 0:
                 os.close(descriptor)
-        self._calls.__exit__()
+        calls.__exit__()
         if self.group:
             with contextlib.suppress(OSError):  # background processes are in it; it goes when the sandbox stops
                 os.rmdir(self.group)
@@ -241,33 +248,29 @@ class Call:
     def wait(self, timeout: float | None, sink: OutputSink | None, look: Callable[[], bool] | None) -> int | None:
         """Follow the command to its end; its exit code, or None when it ran out of time or ``look`` asked to end it.
 
-        ``look`` is called about every 20 ms. The tree is ended when this raises or returns None.
+        ``look`` is called about every 20 ms. The tree has been ended when this returns None; leaving the call by an
+        exception ends it too.
         """
         started = time.monotonic()
         poll = select.poll()
         poll.register(self.pidfd, select.POLLIN)
         poll.register(self.init, select.POLLIN)
         pause = 5.0
-        try:
-            while True:
-                remaining = None if timeout is None else started + timeout - time.monotonic()
-                if remaining is not None and remaining <= 0:
-                    self.end(sink)
-                    return None
-                ready = dict(poll.poll(pause if remaining is None else min(pause, max(remaining * 1000, 1))))
-                if self.init in ready:
-                    self._check_init()
-                busy = [stream.advance(sink) for stream in self.streams]
-                if self.pidfd in ready:
-                    return self._outcome(sink)
-                if look is not None and look():
-                    self.end(sink)
-                    return None
-                pause = 2.0 if any(busy) else 20.0
-        except BaseException:
-            if not exited(self.init):
-                self.end(None)
-            raise
+        while True:
+            remaining = None if timeout is None else started + timeout - time.monotonic()
+            if remaining is not None and remaining <= 0:
+                self.end(sink)
+                return None
+            ready = dict(poll.poll(pause if remaining is None else min(pause, max(remaining * 1000, 1))))
+            if self.init in ready:
+                self._check_init()
+            busy = [stream.advance(sink) for stream in self.streams]
+            if self.pidfd in ready:
+                return self._outcome(sink)
+            if look is not None and look():
+                self.end(sink)
+                return None
+            pause = 2.0 if any(busy) else 20.0
 
     def _outcome(self, sink: OutputSink | None) -> int:
         """The exit code that the init reports once all output is in the files."""
@@ -318,7 +321,12 @@ class Call:
                 remedy=GONE_REMEDY,
             )
         deadline = time.monotonic() + 5.0
-        while not os.pread(self._result, 64, 0) and time.monotonic() < deadline and not exited(self.init):
+        while (
+            self._result >= 0
+            and not os.pread(self._result, 64, 0)
+            and time.monotonic() < deadline
+            and not exited(self.init)
+        ):
             time.sleep(0.0005)
         for stream in self.streams:
             stream.advance(sink)

@@ -105,7 +105,11 @@ class Inside:
 
     def append(self, name: str) -> int:
         """The regular file ``name`` right here, open for appending."""
-        descriptor = openat2(self.descriptor, name, os.O_WRONLY | os.O_APPEND | os.O_NONBLOCK)
+        return self.open_regular(name, os.O_WRONLY | os.O_APPEND)
+
+    def open_regular(self, name: str, flags: int = os.O_RDONLY) -> int:
+        """The regular file ``name`` right here; OSError when it is anything else."""
+        descriptor = openat2(self.descriptor, name, flags | os.O_NONBLOCK | os.O_NOCTTY)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", name)
@@ -132,11 +136,9 @@ class Inside:
 
     def read_regular(self, name: str, limit: int) -> tuple[bytes, os.stat_result]:
         """Content and status of the regular file ``name``; OSError when it is anything else, or over ``limit``."""
-        descriptor = openat2(self.descriptor, name, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = self.open_regular(name)
         try:
             status = os.fstat(descriptor)
-            if not stat.S_ISREG(status.st_mode):
-                raise OSError(errno.EINVAL, "not a regular file", name)
             content = bytearray()
             while len(content) <= limit and (piece := os.read(descriptor, limit + 1 - len(content))):
                 content += piece

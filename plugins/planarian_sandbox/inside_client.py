@@ -4,6 +4,7 @@ It writes a request file and waits for the reply file: no socket and no descript
 image of the processes can be taken while it waits. Exit code 69 when nobody listens.
 """
 
+import fcntl
 import os
 import sys
 import time
@@ -14,10 +15,25 @@ NOBODY = 69
 
 
 def listening() -> bool:
+    """Whether a call holds the lock on its file; a file whose call was killed is left without one."""
     try:
-        return bool(os.listdir(LISTENING))
+        return any(locked(f"{LISTENING}/{name}") for name in os.listdir(LISTENING))
     except OSError:
         return False
+
+
+def locked(path: str) -> bool:
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return True
+    finally:
+        os.close(descriptor)
+    return False
 
 
 def give_up(text: str) -> int:

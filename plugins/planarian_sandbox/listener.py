@@ -7,6 +7,7 @@ believed only if a process of this sandbox has it and the file belongs to the sa
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import os
 import re
 
@@ -37,13 +38,34 @@ class Listener:
             root = stack.enter_context(Inside.of_init(self._live.init_pid))
             self._requests = stack.enter_context(root.directory(REQUESTS.lstrip("/")))
             self._listening = stack.enter_context(root.directory(LISTENING.lstrip("/")))
-            os.close(self._listening.create(self._call_id, 0o644))
+            self._sweep()
+            stack.callback(os.close, self._announce())
             self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
         with self._stack, contextlib.suppress(OSError):
             self._listening.remove(self._call_id)
+
+    def _announce(self) -> int:
+        """Make this call's file and lock it; again where another call swept it in between."""
+        while True:
+            lock = self._listening.create(self._call_id, 0o644)
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if os.fstat(lock).st_nlink:
+                return lock
+            os.close(lock)
+
+    def _sweep(self) -> None:
+        """Remove the files of calls whose runtime was killed: nobody holds their lock."""
+        for name in list(self._listening.names(_NAMES)):
+            with contextlib.suppress(OSError):
+                descriptor = self._listening.open_regular(name)
+                try:
+                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    self._listening.remove(name)
+                finally:
+                    os.close(descriptor)
 
     def look(self) -> bool:
         """Answer what is waiting; True when an answer ends the call."""

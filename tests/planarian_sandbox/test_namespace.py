@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import stat
 import subprocess
+import tempfile
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core.errors import ConfigurationError, SandboxError
+from planarian_core.interfaces import AgentReply
 from planarian_core.model import Command, Limits, Network, SandboxSpec, new_id
 from planarian_core.testing.sandbox import Sandbox, SandboxConformance, running, unique_seconds, until
 from planarian_sandbox.namespace import NamespaceBackend
@@ -90,6 +94,23 @@ class TestNamespace(NamespaceFixtures, SandboxConformance):
         }
         assert tasks[0] == sandbox.live.init_pid
         assert set(tasks) == expected
+
+    def test_a_killed_runtime_leaves_no_false_listener(self, sandbox: Sandbox) -> None:
+        """A call's runtime is killed while it listens: later requests must not wait for it."""
+        child = os.fork()
+        if child == 0:
+            with contextlib.suppress(BaseException):
+                sandbox.shell("sleep 60", requests=lambda _: AgentReply())
+            os._exit(1)
+        listening = "ls /run/planarian/listening | wc -l"
+        assert until(lambda: sandbox.shell(listening).stdout.strip() == "1")
+        os.kill(child, signal.SIGKILL)
+        os.waitpid(child, 0)
+        assert sandbox.shell(listening).stdout.strip() == "1"
+        assert sandbox.shell("planarian log").exit_code == 69
+        text = f"{listening}; planarian log; env -u PLANARIAN_CALL planarian log"
+        answered = sandbox.shell(text, requests=lambda _: AgentReply(5))
+        assert (answered.exit_code, answered.stdout.strip()) == (5, "1")
 
     def test_adopt_gives_the_same_sandbox(self, sandbox: Sandbox) -> None:
         assert isinstance(sandbox.backend, NamespaceBackend)
@@ -281,6 +302,26 @@ class TestRootOnly(NamespaceFixtures):
         with pytest.raises(SandboxError, match="python3"):
             sandbox.backend.start(sandbox.spec)
         assert not _cgroups_of(sandbox.spec.id)
+
+    def test_a_workspace_on_another_file_system(self, backend: NamespaceBackend, spec: SandboxSpec) -> None:
+        point = Path(tempfile.mkdtemp(prefix="planarian-test-", dir="/var/tmp"))  # seen inside
+        subprocess.run(["mount", "-t", "tmpfs", "tmpfs", str(point)], check=True)
+        try:
+            (point / "repo").mkdir()
+            (point / "repo" / "hello.txt").write_text("hello\n")
+            prepared = backend.prepare(replace(spec, workspace=str(point / "repo")))
+            box = Sandbox(backend, prepared, backend.start(prepared))
+            assert box.shell("cat hello.txt; pwd; echo new >new.txt; rm hello.txt").stdout == f"hello\n{point}/repo\n"
+            backend.stop(prepared, box.live)
+            assert [path.name for path in (point / "repo").iterdir()] == ["hello.txt"]
+            box.live = backend.start(prepared)
+            assert box.shell("ls").stdout == "new.txt\n"
+            assert box.live.details["mounts"] == [str(point / "repo")]
+            backend.stop(prepared, box.live)
+            assert prepared.exclude == ("work/work", "workspace/work/work")
+        finally:
+            subprocess.run(["umount", str(point)], check=True)
+            point.rmdir()
 
     def test_limits_are_in_the_control_groups(self, sandbox: Sandbox) -> None:
         contents = [
