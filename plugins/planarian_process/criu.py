@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import os
+import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
@@ -39,6 +40,7 @@ from planarian_process.criu_tasks import (
 from planarian_process.criu_timers import revive_timers
 
 _PATIENCE = 60.0
+_AFTERMATH = 0.3
 _RUNS_ON = "nothing was captured; the sandbox runs on"
 
 
@@ -207,11 +209,19 @@ def _quoted(lines: Sequence[str]) -> str:
 
 def _capture_error(failure: EngineFailure, tasks: Sequence[Task]) -> CaptureError:
     found = diagnose(failure, tasks)
-    # CRIU works inside the processes while it dumps them: one can end with it when it is killed there.
-    ended = ", ".join(gone(tasks)) if failure.lost else ""
+    state, remedy = _RUNS_ON, found.remedy
+    if failure.lost:
+        # CRIU works inside the processes while it dumps them: one can end with it when it is killed there.
+        time.sleep(_AFTERMATH)
+        ended = gone(tasks)
+        if ended:
+            state = f"nothing was captured; the sandbox runs on without {', '.join(task.label for task in ended)}"
+            remedy = "roll back to a statepoint"
+        if tasks[0] in ended:
+            state = "nothing was captured; the sandbox's init ended with CRIU, so the sandbox does not run"
     return CaptureError(
         f"the processes could not be captured: {found.cause}{_quoted(found.lines)}",
         code="capture-processes",
-        state=_RUNS_ON if not ended else f"nothing was captured; the sandbox runs on without {ended}",
-        remedy=found.remedy if not ended else "roll back to a statepoint that has it",
+        state=state,
+        remedy=remedy,
     )

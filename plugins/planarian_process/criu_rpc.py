@@ -131,6 +131,8 @@ class Worker:
 
         def start() -> tuple[subprocess.Popen[bytes], int]:
             own_mounts()
+            # What ends us must not end CRIU in the middle of a process; its children's masks come from the image.
+            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
             # Where /run can't be covered the tmpfs only holds the log, and CRIU starts without its cache.
             target = Path("/tmp" if hidden else "/run")  # noqa: S108  # a mount of our own, seen by the worker alone
             mount("planarian-criu", str(target), "tmpfs", 0, "mode=0700,size=64m")
@@ -177,7 +179,7 @@ class Worker:
         try:
             self.channel.send(request.SerializeToString())
         except OSError as failure:
-            raise WorkerLost("CRIU ended before it took the request") from failure
+            raise self._lost() from failure
 
     def receive(self) -> Any:
         """The next message. WorkerLost when CRIU is gone or silent for :data:`DEADLINE` seconds."""
@@ -193,13 +195,16 @@ class Worker:
             self.kill()
             raise WorkerLost(f"CRIU was silent for {DEADLINE:.0f} seconds and was ended")
         if not data:
-            self._wait(_PATIENCE)
-            self.kill()
-            code = self.process.returncode
-            raise WorkerLost(f"CRIU ended early ({f'signal {-code}' if code < 0 else f'exit code {code}'})")
+            raise self._lost()
         response = messages().criu_resp()
         response.ParseFromString(data)
         return response
+
+    def _lost(self) -> WorkerLost:
+        self._wait(_PATIENCE)
+        self.kill()
+        code = self.process.returncode
+        return WorkerLost(f"CRIU ended early ({f'signal {-code}' if code < 0 else f'exit code {code}'})")
 
     def _wait(self, seconds: float) -> bool:
         """Whether it ends within that time; not reaped, so that its process group stays its own."""

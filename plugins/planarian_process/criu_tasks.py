@@ -26,7 +26,7 @@ _STATES = {
 _DUMPABLE_ANONYMOUS = frozenset({"eventfd", "eventpoll", "signalfd", "timerfd", "inotify", "fanotify", "pidfd"})
 _DUMPABLE_DEVICES = {1: {3, 5, 7, 8, 9, 11}, 5: {0, 1, 2}, 10: {200}}  # memory devices, terminals, tun
 _TERMINAL_MAJORS = frozenset({4, *range(136, 144)})
-_OWN_PROC = re.compile(r"/proc/\d+(/.*)?$")
+_OWN_PROC = re.compile(r"/proc/\d+$")  # CRIU writes its name down wrong; what lies below it is fine
 
 
 @dataclass(frozen=True)
@@ -187,9 +187,9 @@ def wake(tasks: Sequence[Task]) -> None:
                     os.kill(task.host, signal.SIGCONT)
 
 
-def gone(tasks: Sequence[Task]) -> list[str]:
-    """Labels of those that have ended since."""
-    return [task.label for task in tasks if task.state != "Z" and _ended(task)]
+def gone(tasks: Sequence[Task]) -> list[Task]:
+    """Those that have ended since."""
+    return [task for task in tasks if task.state != "Z" and _ended(task)]
 
 
 def _ended(task: Task) -> bool:
