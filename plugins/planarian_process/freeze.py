@@ -2,7 +2,8 @@
 
 By its control group where it has one (v2 ``cgroup.freeze``, v1 freezer), and by SIGSTOP for what is not in one. What
 is stopped is written down first, under the home, so that :func:`thaw` mends what a killed runtime left stopped. What
-stood still before is never touched.
+stood still before is never touched. Without a control group, a chain of processes each of which forks the next and dies
+faster than one can look (some milliseconds) may get away.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from planarian_core.interfaces import RunningSandbox
 
 PATIENCE = 10.0
 """Seconds that a sandbox has to come to a standstill."""
+_CLEAN_LOOKS = 4
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,7 @@ def standstill(sandbox: RunningSandbox, home: Path) -> Iterator[tuple[int, ...]]
     try:
         try:
             held = _freeze_group(sandbox, journal, own)
-            _stop_rest(sandbox, journal, held | own)
+            _stop_rest(sandbox, journal, held | own, 1 if held else _CLEAN_LOOKS)
         except OSError as error:
             raise CaptureError(
                 f"the sandbox can't be stopped: {error}",
@@ -178,14 +180,20 @@ def _is_frozen(group: Path) -> bool:
 # --- signals --------------------------------------------------------------------------------------------------------
 
 
-def _stop_rest(sandbox: RunningSandbox, journal: _Journal, leave: set[int]) -> None:
-    """SIGSTOP everything but ``leave``, until no new task appears: a fork may win the race, but only once."""
+def _stop_rest(sandbox: RunningSandbox, journal: _Journal, leave: set[int], looks: int) -> None:
+    """SIGSTOP everything but ``leave``, until so many looks in a row found no new task: a look can miss a process
+    that is born while its parent dies.
+    """
+    clean = 0
     done: set[_Task] = set()
     deadline = time.monotonic() + PATIENCE
     while True:
-        found = (_Task.of(pid) for pid in sandbox.tasks() if pid not in leave)
+        found = [_Task.of(pid) for pid in sandbox.tasks() if pid not in leave]
         fresh = [task for task in found if task is not None and task not in done]
-        if not fresh:
+        clean = 0 if fresh or None in found else clean + 1
+        if time.monotonic() > deadline:
+            _give_up(sandbox.tasks())
+        if clean == looks:
             return
         done.update(fresh)
         running = [

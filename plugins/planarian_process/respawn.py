@@ -204,13 +204,13 @@ def _gap(entry: Mapping[str, Any]) -> Gap:
 
 def describe(pid: int, argv: Sequence[str]) -> str:
     """A process in a line of bounded length, for people."""
-    words = _printable(" ".join(argv)) or "?"
+    words = " ".join(_printable(" ".join(argv)).split()) or "?"
     return f"{pid} {words[:100]}{'…' if len(words) > 100 else ''}"
 
 
 def _printable(text: str) -> str:
     """Without control characters and undecodable bytes: what the sandbox wrote must not steer a terminal."""
-    return "".join(character if character.isprintable() else "�" for character in text)
+    return "".join(character if character.isprintable() or character in "\n\t" else "�" for character in text)
 
 
 def _write(images: Path, data: Mapping[str, Any]) -> int:

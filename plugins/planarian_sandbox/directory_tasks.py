@@ -45,7 +45,8 @@ class Tasks:
         if self._group:
             return _alive(cgroups.members(self._group))
         sessions = self._sessions()
-        found = {pid for pid in psutil.pids() if self._mark in _marks(pid) or _session(pid) in sessions}
+        # the newest first: a chain of short-lived processes is caught before it has moved on
+        found = {pid for pid in reversed(psutil.pids()) if self._mark in _marks(pid) or _session(pid) in sessions}
         return _alive(_with_descendants(found))
 
     def of_call(self, call: str) -> tuple[int, ...]:

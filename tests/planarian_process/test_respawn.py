@@ -215,7 +215,8 @@ def test_sessions_are_named_and_their_jobs_started(world: World) -> None:
 
 
 def test_secrets_stay_out_of_the_registry(world: World) -> None:
-    world.sh("MINE=very-secret sleep 2001 &")
+    world.execute(Command(("sleep", "2001"), env={"MINE": "very-secret"}, detach=True))
+    assert eventually(lambda: world.pids("sleep", "2001"))
     instant = world.capture()
     assert instant.artefact is not None
     assert "very-secret" not in json.dumps(dict(instant.artefact.details))
