@@ -16,6 +16,8 @@ from planarian_core.errors import SandboxError
 from planarian_core.model import Limits
 
 _NAME = "planarian"
+_OLD = 900.0
+"""Seconds after which an empty group counts as left behind."""
 
 
 @dataclass(frozen=True)
@@ -82,6 +84,7 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
             path = os.path.join(base, _NAME, sandbox_id)
             os.makedirs(path, exist_ok=True)
             made.append(path)
+            _sweep(os.path.dirname(path))
             if name == "unified":
                 _unified_limits(base, path, found.controllers, limits)
             else:
@@ -93,6 +96,18 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
             code="sandbox-cgroup",
         ) from error
     return tuple(made)
+
+
+def _sweep(directory: str) -> None:
+    """Remove empty groups of sandboxes that nobody stopped. Young ones may be about to be joined."""
+    with os.scandir(directory) as entries:
+        groups = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
+    if len(groups) < 32:
+        return
+    for group in groups:
+        with contextlib.suppress(OSError):
+            if time.time() - group.stat().st_mtime > _OLD and not members(group.path):
+                remove((group.path,), 0.0)
 
 
 def _unified_limits(base: str, path: str, controllers: tuple[str, ...], limits: Limits) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import array
 import contextlib
-import ctypes
 import os
 import secrets
 import select
@@ -23,18 +22,13 @@ from planarian_core.errors import SandboxError
 from planarian_core.interfaces import OutputSink
 from planarian_core.model import LiveSandbox
 from planarian_sandbox import cgroups
-from planarian_sandbox.collect import Collector
 from planarian_sandbox.identity import GONE, GONE_REMEDY, end_below, exited, kill, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layer import CALLS
+from planarian_sandbox.stream import Stream
 
 HANDSHAKE = 20.0
 """Seconds within which the init has to answer."""
-_CHUNK = 256 * 1024
-_PER_TICK = 64 * 1024 * 1024
-_PUNCH = 1024 * 1024
-_KEEP_SIZE_PUNCH_HOLE = 3
-_LIBC = ctypes.CDLL(None, use_errno=True)
 
 
 @dataclass(frozen=True)
@@ -58,45 +52,6 @@ class Frame:
             raise SandboxError("An environment variable's name can't hold '='.", code="command-env")
         body = b"\0".join(os.fsencode(text) for text in fields)
         return struct.pack(">I", len(body)) + body
-
-
-class Stream:
-    """One output file: read as it grows and emptied behind the reader, so that it never fills the disk."""
-
-    def __init__(self, name: str, descriptor: int, limit: int) -> None:
-        self.name = name
-        self.descriptor = descriptor
-        self.collector = Collector(limit)
-        self._position = 0
-        self._punched = 0
-
-    def advance(self, sink: OutputSink | None) -> bool:
-        """Read what is new, bounded per call; True when there was something."""
-        start = self._position
-        while self._position - start < _PER_TICK and (piece := os.pread(self.descriptor, _CHUNK, self._position)):
-            self._position += len(piece)
-            self.collector.feed(piece)
-            if sink is not None:
-                sink(self.name, piece)
-            if self._position - self._punched >= _PUNCH:
-                self._punch()
-        return self._position > start
-
-    def _punch(self) -> None:
-        length = self._position - self._punched
-        if _LIBC.fallocate(
-            self.descriptor,
-            _KEEP_SIZE_PUNCH_HOLE,
-            ctypes.c_long(self._punched),
-            ctypes.c_long(length),
-        ):
-            number = ctypes.get_errno()
-            raise SandboxError(
-                f"The output can't be taken out of its file: {os.strerror(number)}.",
-                code="sandbox-output",
-                remedy="put the home on ext4, xfs, btrfs or tmpfs, or redirect the command's output to a file",
-            )
-        self._punched = self._position
 
 
 @dataclass

@@ -1,0 +1,70 @@
+"""Ends a sandbox's processes, also those that a killed runtime started and could not record."""
+
+from __future__ import annotations
+
+import os
+import time
+
+from planarian_core.errors import SandboxError
+from planarian_sandbox import cgroups
+from planarian_sandbox.identity import exited, inside_pid, kill
+
+_PATIENCE = 20.0
+
+
+def end_init(sandbox_id: str, init: int) -> None:
+    """Kill an init by its pidfd and wait. It is gone only when every process of its pid namespace is."""
+    kill(init)  # frozen processes die of it as well
+    if not exited(init, _PATIENCE):
+        raise SandboxError(
+            f"Processes of {sandbox_id} do not end.",
+            code="sandbox-stuck",
+            state="they were sent SIGKILL and wait in the kernel",
+            remedy="look for a hung file system or device, then stop the sandbox again",
+        )
+
+
+def end_strays(sandbox_id: str, groups: tuple[str, ...]) -> None:
+    """End what runs for a sandbox that nobody has a record of: an init, a launcher, a restore that was under way.
+
+    Its control groups, made before all else, hold all of that. Only where there are none is the init looked for by
+    its arguments: those of a tree that was restored from an image name the sandbox of the image.
+    """
+    grouped = bool(groups) or (os.geteuid() == 0 and cgroups.hierarchies() != cgroups.Hierarchies())
+    deadline = time.monotonic() + _PATIENCE
+    while True:
+        pids = _members(sandbox_id, groups, grouped)
+        if not pids:
+            return
+        for pid in pids:
+            try:
+                pidfd = os.pidfd_open(pid)
+            except ProcessLookupError:
+                continue
+            try:
+                if pid in _members(sandbox_id, groups, grouped):  # still, now that the pidfd holds it
+                    end_init(sandbox_id, pidfd)
+            finally:
+                os.close(pidfd)
+        if time.monotonic() > deadline:
+            raise SandboxError(f"Processes of {sandbox_id} do not end.", code="sandbox-stuck")
+
+
+def _members(sandbox_id: str, groups: tuple[str, ...], grouped: bool) -> set[int]:
+    return {pid for group in groups for pid in cgroups.members(group)} if grouped else set(_inits(sandbox_id))
+
+
+def _inits(sandbox_id: str) -> list[int]:
+    """Host pids of first processes of a namespace, ours to end, that carry the sandbox's id in their arguments."""
+    found = []
+    for name in filter(str.isdigit, os.listdir("/proc")):
+        try:
+            with open(f"/proc/{name}/cmdline", "rb") as file:
+                if sandbox_id.encode() not in file.read(65536):
+                    continue
+            owned = os.geteuid() in (0, os.stat(f"/proc/{name}").st_uid)
+        except OSError:
+            continue
+        if owned and inside_pid(int(name)) == 1 and int(name) != 1:
+            found.append(int(name))
+    return found
