@@ -47,6 +47,11 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "a pipe or socket leads out of the sandbox",
         "end the process that holds it",
     ),
+    (
+        r"ctty inheritance detected",
+        "it holds its terminal open as /dev/tty, which CRIU can't capture (a plain sh in a terminal does that)",
+        "use bash in terminals, or end it",
+    ),
     (r"In-flight connection", "a TCP connection is being set up", "take the snapshot again"),
     (
         r"Can't get \S+ opt: Operation not supported|MPTCP|kTLS",
