@@ -57,12 +57,12 @@ def demo(
             planarian.with_config(sandbox=sandbox, filesystem=filesystem, process=process)
             story = Story(planarian, place / "project", console)
             story.tell()
-    proven = all(proof.holds for proof in story.proofs)
+            report = story.to_dict()
     if as_json:
-        typer.echo(json.dumps({"proven": proven, **story.to_dict()}, indent=2))
+        typer.echo(json.dumps(report, indent=2))
     elif keep:
         console.print(f"\nLook around: PLANARIAN_HOME={place / 'home'} planarian list", soft_wrap=True)
-    raise typer.Exit(0 if proven else 1)
+    raise typer.Exit(0 if report["proven"] else 1)
 
 
 class Story:
@@ -165,6 +165,7 @@ class Story:
                 f"printf 'import math\\nprint({formula})\\n' > src/pi.py && git commit -qam 'pi by {name}'",
                 f"python3 counter.py add {count}; python3 src/pi.py",
                 f'planarian outcome works "{name} gives $(python3 src/pi.py)" --status succeeded',
+                f"planarian snapshot {name}",
                 environment=environment,
             )
         return fork
@@ -207,6 +208,7 @@ class Story:
     def to_dict(self) -> dict[str, object]:
         record = self.sandbox.record
         return {
+            "proven": all(proof.holds for proof in self.proofs),
             "sandbox": record.spec.backend,
             "files": record.filesystem,
             "processes": record.process,

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 from planarian_core import Planarian, Sandbox
 from planarian_core.context import one_line
-from planarian_core.errors import ConfigurationError, PlanarianError
+from planarian_core.errors import ConfigurationError, LineageError, PlanarianError
 from planarian_core.model import Statepoint
 from planarian_miniswe.environment_config import PlanarianEnvironmentConfig
 
@@ -215,6 +215,8 @@ class PlanarianEnvironment:
         try:
             if not self.config.keep and not self.config.attach:
                 self.planarian.remove_sandbox(self.sandbox)
+        except LineageError as error:  # the agent forked it, and the fork stays
+            self.logger.warning("The sandbox was not removed: %s", error)
         finally:
             self._close_planarian()
 
