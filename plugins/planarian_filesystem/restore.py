@@ -98,8 +98,8 @@ class StagedCopy:
                 plan = Plan(self._comparison.read_tree, self._exclusion, _own).everything(self._top)
                 self._new = self._staging.make(self._top, "")
                 self._proof = host.stat_proves_content(self._staging.path)
+                self._adopt_new()
             self._staging.sync()
-            self._adopt_staged()
         self.changed = tuple(plan.sample)
         self.changed_count = plan.changed_count
 
@@ -196,6 +196,7 @@ class StagedCopy:
             self._check_removals(plan)
             self._staging.prepare(plan)
         fixed = self._apply(plan)
+        self._staging.drop_groups()
         host.sync_filesystem(self._staging.fd)
         host.wait_past(time.time_ns() if plan.changed_count else 0)
         self._adopt(fixed)
@@ -261,14 +262,14 @@ class StagedCopy:
 
     # --- the index
 
-    def _adopt_staged(self) -> None:
-        """Learn the new directories while they are staged: nobody else can write there."""
-        host.wait_past(time.time_ns() if self._staging.trees else 0)
+    def _adopt_new(self) -> None:
+        """Learn a new layer while it is staged: nobody else can write there."""
+        self._staging.drop_groups()
+        host.wait_past(time.time_ns())
         adoption = Adoption(self._store, self._index, Exclusion(Layer(self._staging.path)), self._proof)
-        for name, entry in self._staging.trees:
-            with Descent(self._staging.fd) as descent:
-                descent.down(name)
-                adoption.walk(descent, entry.content)
+        with Descent(self._staging.fd) as descent:
+            descent.down(self._new)
+            adoption.walk(descent, self._top.content)
         self._labels.update(adoption.labels)
 
     def _adopt(self, fixed: set[int]) -> None:

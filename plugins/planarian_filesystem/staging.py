@@ -44,8 +44,6 @@ class Staging:
         self._number = 0
         self._ready: dict[bytes, list[str]] = {}
         self._groups: dict[str, str] = {}
-        self.trees: list[tuple[str, Entry]] = []
-        """(staged name, entry) of the new directories, in the order in which they were made."""
 
     def remove(self) -> None:
         """Drop everything that is still here. Idempotent."""
@@ -79,7 +77,6 @@ class Staging:
         name = self.fresh_name()
         if entry.is_dir:
             self._make_tree(name, entry, path)
-            self.trees.append((name, entry))
         else:
             self._make_node(self.fd, name, entry, path)
         return name
@@ -138,6 +135,12 @@ class Staging:
         else:
             os.mknod(name, kind | 0o600, entry.rdev, dir_fd=dir_fd)
         metadata.apply(dir_fd, name, entry)
+
+    def drop_groups(self) -> None:
+        """Remove our own names of linked files, which would move their ctime later. Nothing can be made after it."""
+        for name in self._groups.values():
+            os.unlink(name, dir_fd=self.fd)
+        self._groups.clear()
 
     def sync(self) -> None:
         host.sync_filesystem(self.fd)
