@@ -209,7 +209,7 @@ def test_as_an_ordinary_user() -> None:
     python = "/usr/bin/python3"
     mark = unique_seconds()
     with tempfile.TemporaryDirectory() as folder:
-        os.chmod(folder, 0o711)
+        os.chmod(folder, 0o711)  # noqa: S103 - another user passes through it
         workspace = Path(folder, "workspace")
         workspace.mkdir()
         home = Path(folder, "workspace.home")
