@@ -135,7 +135,7 @@ class Agent:
             if pid == 0:
                 return
             if pid in self.jobs:
-                self.finish(*self.jobs.pop(pid), os.waitstatus_to_exitcode(status))
+                self.finish(*self.jobs.pop(pid), exit_code(status))
 
     def finish(self, result: int, pumps: tuple[Pump, ...], code: int) -> None:
         """The command has ended: its output is complete in the files before the result says so."""
@@ -145,7 +145,7 @@ class Agent:
             pump.forget_target()
         lost = any(pump.lost for pump in pumps)
         try:
-            os.write(result, f"{code if code >= 0 else 128 - code} {'lost' if lost else 'whole'}\n".encode())
+            os.write(result, f"{code} {'lost' if lost else 'whole'}\n".encode())
         except OSError:
             pass  # the disk is full; the host sees that no result comes
         os.close(result)
@@ -194,6 +194,11 @@ class Agent:
                 self.pumps[pump.pipe] = pump
             self.jobs[pid] = (result, pumps)
             del handed[:3]
+
+
+def exit_code(status: int) -> int:
+    """As a shell tells it. Python before 3.9 may be the sandbox's, so nothing newer is used here."""
+    return 128 + os.WTERMSIG(status) if os.WIFSIGNALED(status) else os.WEXITSTATUS(status)
 
 
 def receive(connection: _socket.socket, handed: list[int]) -> list[bytes]:
@@ -288,8 +293,7 @@ def supervise(libc: ctypes.CDLL, connection: _socket.socket) -> None:
     while True:
         ended, status = os.waitpid(-1, 0)
         if ended == pid:
-            code = os.waitstatus_to_exitcode(status)
-            os._exit(code if code >= 0 else 128 - code)
+            os._exit(exit_code(status))
 
 
 def execute(connection: _socket.socket, fields: list[bytes]) -> None:

@@ -24,13 +24,25 @@ def end_init(sandbox_id: str, init: int) -> None:
         )
 
 
+def refuse_running(sandbox_id: str) -> None:
+    """SandboxError when something runs for the sandbox already."""
+    groups = cgroups.of_sandbox(sandbox_id)
+    if _members(sandbox_id, groups, _grouped(groups)):
+        raise SandboxError(
+            f"{sandbox_id} runs already.",
+            code="sandbox-running",
+            state="what runs was left alone",
+            remedy=f"stop {sandbox_id} first",
+        )
+
+
 def end_strays(sandbox_id: str, groups: tuple[str, ...]) -> None:
     """End what runs for a sandbox that nobody has a record of: an init, a launcher, a restore that was under way.
 
     Its control groups, made before all else, hold all of that. Only where there are none is the init looked for by
     its arguments: those of a tree that was restored from an image name the sandbox of the image.
     """
-    grouped = bool(groups) or (os.geteuid() == 0 and cgroups.hierarchies() != cgroups.Hierarchies())
+    grouped = _grouped(groups)
     deadline = time.monotonic() + _PATIENCE
     while True:
         pids = _members(sandbox_id, groups, grouped)
@@ -48,6 +60,11 @@ def end_strays(sandbox_id: str, groups: tuple[str, ...]) -> None:
                 os.close(pidfd)
         if time.monotonic() > deadline:
             raise SandboxError(f"Processes of {sandbox_id} do not end.", code="sandbox-stuck")
+
+
+def _grouped(groups: tuple[str, ...]) -> bool:
+    """Whether control groups tell what belongs to a sandbox on this host."""
+    return bool(groups) or (os.geteuid() == 0 and cgroups.hierarchies() != cgroups.Hierarchies())
 
 
 def _members(sandbox_id: str, groups: tuple[str, ...], grouped: bool) -> set[int]:

@@ -21,7 +21,7 @@ from planarian_core.model import Command, CommandResult, LiveSandbox, Network, S
 from planarian_sandbox import cgroups
 from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame
-from planarian_sandbox.ending import end_init, end_strays
+from planarian_sandbox.ending import end_init, end_strays, refuse_running
 from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, running_init
 from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
@@ -67,20 +67,16 @@ class NamespaceBackend:
 
     def start(self, spec: SandboxSpec) -> LiveSandbox:
         """Start an init on the layer. Nothing is left running when this raises."""
-        check_id(spec.id)
         layout = Layout.load(spec.layer)
+        refuse_running(check_id(spec.id))
         refresh(spec, layout, self._home)
         heal_index(spec.layer, layout)
         groups = cgroups.make(spec.id, spec.limits)
         try:
             live = self.adopt(spec, launch(configuration(self._home, spec, layout, groups)))
-            try:
-                await_agent(live)
-            except BaseException:
-                self.stop(spec, live)
-                raise
+            await_agent(live)
         except BaseException:
-            cgroups.remove(groups)
+            self.stop(spec, None)
             raise
         return live
 

@@ -17,8 +17,9 @@ import pytest
 
 from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.interfaces import AgentReply
-from planarian_core.model import Command, Limits, Network, SandboxSpec, new_id
+from planarian_core.model import Command, Limits, LiveSandbox, Network, SandboxSpec, new_id
 from planarian_core.testing.sandbox import Sandbox, SandboxConformance, running, unique_seconds, until
+from planarian_sandbox import namespace
 from planarian_sandbox.namespace import NamespaceBackend
 
 pytestmark = [pytest.mark.needs("linux"), pytest.mark.needs("namespaces" if os.geteuid() == 0 else "userns")]
@@ -163,6 +164,24 @@ class TestNamespace(NamespaceFixtures, SandboxConformance):
         assert _tree_of(os.getpid()) == before
         assert not _cgroups_of(sandbox.spec.id)
         kept.rename(upper)
+
+    def test_a_second_start_is_refused_and_harms_nothing(self, sandbox: Sandbox) -> None:
+        with pytest.raises(SandboxError, match="runs already"):
+            sandbox.backend.start(sandbox.spec)
+        assert sandbox.shell("echo fine").stdout == "fine\n"
+
+    def test_an_interrupted_start_leaves_nothing(
+        self, backend: NamespaceBackend, spec: SandboxSpec, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def interrupted(_: LiveSandbox) -> None:
+            raise KeyboardInterrupt
+
+        prepared = backend.prepare(spec)
+        monkeypatch.setattr(namespace, "await_agent", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            backend.start(prepared)
+        assert not running(spec.id)
+        assert not _cgroups_of(spec.id)
 
     def test_a_launcher_failure_names_the_step(self, sandbox: Sandbox) -> None:
         sandbox.backend.stop(sandbox.spec, sandbox.live)
@@ -322,6 +341,11 @@ class TestRootOnly(NamespaceFixtures):
         finally:
             subprocess.run(["umount", str(point)], check=True)
             point.rmdir()
+
+    def test_requests_of_another_user(self, sandbox: Sandbox) -> None:
+        become = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+        result = sandbox.shell(f"{become} planarian log", requests=lambda request: AgentReply(4, f"{request.argv}"))
+        assert (result.exit_code, result.stdout) == (4, "('log',)")
 
     def test_limits_are_in_the_control_groups(self, sandbox: Sandbox) -> None:
         contents = [
