@@ -53,8 +53,8 @@ def _registry(ctx: typer.Context) -> Iterator[Registry]:
 
     home = ctx.find_root().params.get("home")
     path = (Path(home).expanduser() if home else default_home()) / "registry.sqlite"
-    if not path.is_file():
-        raise FileNotFoundError(path)  # looking for names must not make a home
+    if not path.stat().st_size:
+        raise FileNotFoundError(path)  # looking for names must not make a registry
     registry = Registry(path)
     try:
         yield registry
