@@ -13,7 +13,18 @@ from typing import Any
 
 from planarian_core.codec import encode
 from planarian_core.errors import ConfigurationError
-from planarian_core.model import Evidence, Outcome, RestoreContext, Statepoint, Status, new_id, utc_now
+from planarian_core.model import (
+    Evidence,
+    Gap,
+    Outcome,
+    ProcessInfo,
+    RemoteEffect,
+    RestoreContext,
+    Statepoint,
+    Status,
+    new_id,
+    utc_now,
+)
 from planarian_core.registry import Registry
 
 TEXT_LIMIT = 4000
@@ -107,6 +118,45 @@ def _ledger_entry(evidence: Evidence, is_head: bool) -> str:
     lines += [f"  not captured: {g.subject} ({one_line(g.reason, 120)})" for g in statepoint.coverage.missing[:3]]
     lines += [f"  outcome, {o.status}: {one_line(o.text, 300)}" for o in evidence.outcomes[-5:]]
     return "\n".join(lines)
+
+
+def restore_context(
+    registry: Registry,
+    action: str,
+    sandbox_id: str,
+    statepoint: Statepoint,
+    *,
+    files: tuple[int, tuple[str, ...]] = (0, ()),
+    not_undone: Sequence[Gap] = (),
+    safety: Statepoint | None = None,
+    remote_undone: Sequence[RemoteEffect] = (),
+) -> RestoreContext:
+    """RestoreContext: what an agent must know after a ``rollback`` or ``fork`` (``action``).
+
+    Args:
+        files: how many files the rollback changed back, and a sample of them.
+        safety: the statepoint of the state that was left; what ran in it and doesn't any more is listed.
+    """
+    kept = {(p.pid, p.argv) for p in statepoint.process_list}
+    stopped = safety.process_list if safety else ()
+    return RestoreContext(
+        action=action,
+        statepoint=statepoint,
+        sandbox_id=sandbox_id,
+        safety_id=safety.id if safety else None,
+        files_changed=files[0],
+        files_sample=files[1],
+        processes_stopped=tuple(process_words(p) for p in stopped if (p.pid, p.argv) not in kept),
+        processes_running=tuple(process_words(p) for p in statepoint.process_list if p.pid not in statepoint.in_flight),
+        remote_undone=tuple(e for e in remote_undone if not e.pivot),
+        not_undone=(*not_undone, *statepoint.coverage.missing),
+        outcomes=registry.outcomes(statepoint.id),
+    )
+
+
+def process_words(process: ProcessInfo) -> str:
+    """A process in one line: its pid inside and its command."""
+    return one_line(f"{process.pid} {' '.join(process.argv)}", 200)
 
 
 def restore_markdown(context: RestoreContext, limit: int) -> str:

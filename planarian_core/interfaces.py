@@ -7,9 +7,9 @@ another domain it is given as a value (:class:`RestoreEnvironment`, :class:`Runn
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
@@ -111,6 +111,14 @@ class FilesystemBackend(Protocol):
 
     def destroy(self, layer: Layer) -> None:
         """Remove a layer and what the backend keeps beside it. Idempotent."""
+
+
+@runtime_checkable
+class Collects(Protocol):
+    """A filesystem backend whose artefacts share storage, so that giving one up frees nothing by itself."""
+
+    def collect(self) -> int:
+        """Free what no artefact needs any more; returns bytes. Safe beside captures of other processes."""
 
 
 @runtime_checkable
@@ -234,12 +242,15 @@ class RestoreEnvironment:
     """Where a process image comes back to life.
 
     ``prefix`` is an argument list to put before a command: it runs that command in a mount namespace of its own with
-    the sandbox's files mounted at ``root``, its control groups joined and ``/run`` a tmpfs holding ``start_cache``.
+    the sandbox's files mounted at ``root`` and its control groups joined. ``mounts``: what is mounted below the
+    sandbox's root from elsewhere, path inside -> where it is mounted there; not below ``root``, because CRIU can't
+    take a mount over that has others below it.
     """
 
     prefix: tuple[str, ...]
     root: str
     private_network: bool
+    mounts: Mapping[str, str] = field(default_factory=dict)
 
 
 @runtime_checkable
@@ -251,6 +262,14 @@ class TreeHost(Protocol):
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a restored tree over; ``init_pid`` is the host pid of its init."""
+
+
+@runtime_checkable
+class NamesPaths(Protocol):
+    """A sandbox backend in which files have other names than in their layer."""
+
+    def inside(self, spec: SandboxSpec, path: str) -> str | None:
+        """The name inside of a path relative to the layer; None for what is Planarian's own."""
 
 
 # --- processes -----------------------------------------------------------------------------------------------------

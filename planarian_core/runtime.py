@@ -27,7 +27,7 @@ from planarian_core import agent_requests, context, lineage
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
 from planarian_core.errors import ConfigurationError, LineageError
-from planarian_core.interfaces import OutputSink
+from planarian_core.interfaces import Collects, OutputSink
 from planarian_core.model import (
     Command,
     CommandResult,
@@ -229,6 +229,9 @@ class Planarian:
             for statepoint in self.registry.statepoints(record.id):
                 self.statepoints.drop_artefacts(record, statepoint)
             self.sandboxes.destroy(record)
+        filesystem = self.plugins.filesystem(record.filesystem)
+        if isinstance(filesystem, Collects):
+            filesystem.collect()
 
     def dispatch(self, sandbox: Sandbox, command: Command, sink: OutputSink | None = None) -> CommandResult:
         """Run a command under the sandbox's shared lock, and serve requests that come from inside meanwhile."""

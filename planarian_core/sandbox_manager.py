@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -18,6 +18,8 @@ from planarian_core.model import (
     Branch,
     Command,
     CommandResult,
+    Domain,
+    Gap,
     Limits,
     Network,
     SandboxRecord,
@@ -27,6 +29,8 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
+
+_DESCRIBE_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -270,6 +274,27 @@ class SandboxManager:
         self.check_running(record)
         assert record.live is not None
         return self.plugins.sandbox(record.spec.backend).execute(record.spec, record.live, command, sink, requests)
+
+    def describe(self, record: SandboxRecord) -> tuple[list[Mapping[str, str]], list[Gap]]:
+        """What plugins have to say of the state now; a plugin that fails becomes a gap."""
+        if not self.running(record):
+            return [], []
+
+        def run(argv: Sequence[str]) -> CommandResult:
+            return self.execute(record, Command(tuple(argv), timeout=_DESCRIBE_SECONDS, output_limit=65536))
+
+        try:
+            return list(self.plugins.hook.planarian_describe_state(sandbox=record, run=run)), []
+        except Exception as error:  # a plugin is foreign code; a description isn't worth a snapshot
+            return [], [Gap(Domain.FILES, "description", f"{type(error).__name__}: {error}")]
+
+    def standing_gaps(self, record: SandboxRecord) -> list[Gap]:
+        """What no statepoint of this sandbox captures."""
+        gaps = list(self.registry.fences(record.id))
+        if self.plugins.sandbox(record.spec.backend).capabilities.in_place:
+            reason = "a directory sandbox captures its workspace only"
+            gaps.append(Gap(Domain.FILES, "files outside the workspace", reason))
+        return gaps
 
     # --- ending ---
 

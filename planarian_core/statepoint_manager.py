@@ -16,29 +16,19 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import NoReturn
 
-from planarian_core import context, lineage
+from planarian_core import context, coverage, lineage
 from planarian_core.errors import CaptureError, CompensationError, PlanarianError, RestoreError
 from planarian_core.faults import reach
 from planarian_core.interfaces import (
     Instant,
+    NamesPaths,
     Prehashing,
-    RemoteService,
-    RestartsCommands,
-    RestoresTree,
     RunningSandbox,
     StagedFiles,
-    TreeHost,
 )
 from planarian_core.model import (
     Artefact,
     Branch,
-    Command,
-    CommandResult,
-    Coverage,
-    Domain,
-    Gap,
-    LiveSandbox,
-    ProcessInfo,
     RemoteEffect,
     RemotePosition,
     RestoreContext,
@@ -51,9 +41,11 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
+from planarian_core.remote_state import RemoteState
+from planarian_core.revival import bring_up, images_of, left_behind
 from planarian_core.sandbox_manager import SandboxManager, layer_of
 
-_DESCRIBE_SECONDS = 5.0
+_SAMPLE = 50
 
 
 @dataclass(frozen=True)
@@ -76,8 +68,7 @@ class _Captured:
     """What the instant gathered."""
 
     files: Artefact | None = None
-    remote: list[RemotePosition] = field(default_factory=list)
-    gaps: list[Gap] = field(default_factory=list)
+    remote: tuple[RemotePosition, ...] = ()
     timings: dict[str, float] = field(default_factory=dict)
 
 
@@ -89,10 +80,10 @@ class StatepointManager:
         self.registry = registry
         self.plugins = plugins
         self.sandboxes = sandboxes
+        self.remote = RemoteState(registry, plugins)
 
     def images(self, statepoint_id: str) -> Path:
-        """The directory of a statepoint's process images."""
-        return self.home / "statepoints" / statepoint_id / "images"
+        return images_of(self.home, statepoint_id)
 
     # --- snapshot ---
 
@@ -130,29 +121,30 @@ class StatepointManager:
     def _capture(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint:
         captured = _Captured()
         started = time.perf_counter()
-        described, fact_gaps = self._describe(record, request)
+        quiet = request.automatic or bool(request.in_flight)
+        described, fact_gaps = ([], []) if quiet else self.sandboxes.describe(record)
         filesystem = self.plugins.filesystem(record.filesystem)
         images = self.images(statepoint.id)
         images.mkdir(mode=0o700, parents=True)
         if isinstance(filesystem, Prehashing):
             filesystem.prepare(layer_of(record.spec))
         reach("snapshot.prepared")
-        services = self.services(record)
+        services = self.remote.services(record)
         frozen = time.perf_counter()
         with self._instant(record, images, request) as instant:
             captured.timings["until_instant"] = time.perf_counter() - frozen
             captured.files = filesystem.capture(layer_of(record.spec), statepoint.id)
             reach("snapshot.files")
-            for service in services:
-                position = self.plugins.hook.planarian_capture(sandbox=record, service=service)
-                captured.remote.append(position)
+            captured.remote = self.remote.capture(record, services)
             reach("snapshot.remote")
             captured.timings["in_instant"] = time.perf_counter() - frozen - captured.timings["until_instant"]
         captured.timings["frozen"] = time.perf_counter() - frozen
         reach("snapshot.captured")
         captured.timings["total"] = time.perf_counter() - started
         description, facts = context.record_state(request.description, described)
-        gaps = [*fact_gaps, *_file_gaps(captured.files), *instant.gaps, *self._standing_gaps(record)]
+        found = coverage.coverage(
+            captured.files, instant, captured.remote, [*fact_gaps, *self.sandboxes.standing_gaps(record)]
+        )
         return replace(
             statepoint,
             description=description,
@@ -160,8 +152,8 @@ class StatepointManager:
             files=captured.files,
             processes=instant.artefact,
             process_list=instant.process_list,
-            remote=tuple(captured.remote),
-            coverage=Coverage(_captured_words(captured, instant), tuple(gaps)),
+            remote=captured.remote,
+            coverage=found,
             base=record.base,
             timings={key: round(value, 6) for key, value in captured.timings.items()},
         )
@@ -170,7 +162,7 @@ class StatepointManager:
     def _instant(self, record: SandboxRecord, images: Path, request: SnapshotRequest) -> Iterator[Instant]:
         """The process backend's instant, or stillness where nothing runs."""
         if not self.sandboxes.running(record):
-            yield _Stillness("the sandbox did not run")
+            yield coverage.Stillness("the sandbox did not run")
             return
         assert record.live is not None
         backend = self.plugins.process("none" if request.files_only else record.process)
@@ -193,27 +185,6 @@ class StatepointManager:
                 remedy="use --files-only: processes then start anew",
             )
 
-    def _describe(self, record: SandboxRecord, request: SnapshotRequest) -> tuple[list[dict[str, str]], list[Gap]]:
-        if request.automatic or request.in_flight or not self.sandboxes.running(record):
-            return [], []
-
-        def run(argv: Sequence[str]) -> CommandResult:
-            return self.sandboxes.execute(record, Command(tuple(argv), timeout=_DESCRIBE_SECONDS, output_limit=65536))
-
-        try:
-            return list(self.plugins.hook.planarian_describe_state(sandbox=record, run=run)), []
-        except Exception as error:  # a plugin is foreign code; a description isn't worth a snapshot
-            return [], [Gap(Domain.FILES, "description", f"{type(error).__name__}: {error}")]
-
-    def _standing_gaps(self, record: SandboxRecord) -> list[Gap]:
-        """What this sandbox can never capture."""
-        gaps = list(self.registry.fences(record.id))
-        if self.plugins.sandbox(record.spec.backend).capabilities.in_place:
-            gaps.append(
-                Gap(Domain.FILES, "files outside the workspace", "a directory sandbox captures its workspace only")
-            )
-        return gaps
-
     def _abandon(
         self, record: SandboxRecord, statepoint: Statepoint, operation: Operation, error: BaseException
     ) -> NoReturn:
@@ -234,52 +205,6 @@ class StatepointManager:
         self.plugins.process(backend).discard(self.images(statepoint.id))
         shutil.rmtree(self.images(statepoint.id).parent, ignore_errors=True)
 
-    # --- remote ---
-
-    def services(self, record: SandboxRecord) -> list[RemoteService]:
-        """The remote services that a sandbox may use."""
-        fenced = {gap.subject for gap in self.registry.fences(record.id)}
-        offered = self.plugins.hook.planarian_services(sandbox=record)
-        return [service for group in offered for service in group if service.name not in fenced]
-
-    def plan_compensation(
-        self, record: SandboxRecord, statepoint: Statepoint
-    ) -> tuple[list[tuple[RemoteService, RemotePosition]], list[RemoteEffect], list[Gap]]:
-        """Which services go back where, and what that undoes; CompensationError when it can't be done."""
-        fenced = {gap.subject for gap in self.registry.fences(record.id)}
-        positions = {position.service: position for position in statepoint.remote if position.service not in fenced}
-        services = {service.name: service for service in self.services(record)}
-        moves: list[tuple[RemoteService, RemotePosition]] = []
-        effects: list[RemoteEffect] = []
-        gaps: list[Gap] = []
-        for name, position in positions.items():
-            if name not in services:
-                raise CompensationError(
-                    f"{statepoint.id} holds a position of the remote service {name!r}, which isn't configured now",
-                    code="service-missing",
-                    state="nothing was changed",
-                    remedy="configure the service again",
-                )
-            moves.append((services[name], position))
-            effects += services[name].plan(position, record.id)
-        for name in services.keys() - positions.keys():
-            gaps.append(Gap(Domain.REMOTE, name, f"came into use after {statepoint.id}: its effects stay"))
-        return moves, effects, gaps
-
-    def _consent(self, record: SandboxRecord, effects: Sequence[RemoteEffect], given: bool) -> list[Gap]:
-        pivots = [effect for effect in effects if effect.pivot]
-        if not pivots:
-            return []
-        if not given and not self.plugins.hook.planarian_approve(sandbox=record, effects=pivots):
-            names = "; ".join(f"{e.service}: {e.summary}" for e in pivots[:5])
-            raise CompensationError(
-                f"the rollback passes effects that can't be undone: {names}",
-                code="pivot-needs-consent",
-                state="nothing was changed",
-                remedy="agree with --accept-pivots, or choose a later statepoint",
-            )
-        return [Gap(Domain.REMOTE, f"{e.service}: {e.summary}", "declared irreversible; it stays") for e in pivots]
-
     # --- rollback ---
 
     def check_restorable(self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool) -> None:
@@ -299,12 +224,12 @@ class StatepointManager:
     def preview(self, record: SandboxRecord, statepoint: Statepoint) -> RollbackPreview:
         """What a rollback would do; nothing but the staging area is touched, and that is cleared."""
         self.check_restorable(record, statepoint, files_only=False)
-        _, effects, _ = self.plan_compensation(record, statepoint)
+        effects = self.remote.plan(record, statepoint).effects
         assert statepoint.files is not None
         staged = self.plugins.filesystem(statepoint.files.backend).stage(statepoint.files, layer_of(record.spec))
         staged.discard()
-        processes = tuple(_words(p) for p in statepoint.process_list)
-        return RollbackPreview(statepoint, staged.changed_count, tuple(staged.changed), processes, tuple(effects))
+        processes = tuple(context.process_words(p) for p in statepoint.process_list)
+        return RollbackPreview(statepoint, staged.changed_count, self._inside(record, staged), processes, effects)
 
     def rollback(
         self,
@@ -321,8 +246,8 @@ class StatepointManager:
             RestoreError, CompensationError: ``state`` says where the sandbox is now.
         """
         self.check_restorable(record, statepoint, files_only=files_only)
-        _, effects, gaps = self.plan_compensation(record, statepoint)
-        gaps += self._consent(record, effects, accept_pivots)
+        plan = self.remote.plan(record, statepoint)
+        gaps = [*plan.gaps, *self.remote.consent(record, plan, given=accept_pivots)]
         operation = Operation(new_id("op"), "rollback", record.id, statepoint.id, files_only=files_only)
         operation = self.registry.begin(operation)
         try:
@@ -342,8 +267,24 @@ class StatepointManager:
             raise
         undone = self.go_back(operation, record, statepoint, staged)
         self.plugins.notify("planarian_rolled_back", sandbox=record, statepoint=statepoint, safety=before)
-        stopped = before.process_list if before else ()
-        return self._context("rollback", record.id, statepoint, staged, gaps, before, undone, stopped)
+        return context.restore_context(
+            self.registry,
+            "rollback",
+            record.id,
+            statepoint,
+            files=(staged.changed_count, self._inside(record, staged)),
+            not_undone=gaps,
+            safety=before,
+            remote_undone=undone,
+        )
+
+    def _inside(self, record: SandboxRecord, staged: StagedFiles) -> tuple[str, ...]:
+        """A sample of changed files, by the names that they have inside."""
+        sandbox = self.plugins.sandbox(record.spec.backend)
+        if not isinstance(sandbox, NamesPaths):
+            return tuple(staged.changed[:_SAMPLE])
+        named = (sandbox.inside(record.spec, path) for path in staged.changed)
+        return tuple(path for path in named if path)[:_SAMPLE]
 
     def _safety(self, record: SandboxRecord, target: Statepoint) -> Statepoint:
         """The state before the rollback. Where its processes can't be captured, its files alone, said so."""
@@ -366,18 +307,15 @@ class StatepointManager:
             self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
             record = replace(record, live=None)
             reach("rollback.stopped")
-            for service, position in self.plan_compensation(record, statepoint)[0]:
-                effects = self.plugins.hook.planarian_compensate(position=position, sandbox=record, service=service)
-                undone += effects or ()
+            self.remote.compensate(record, self.remote.plan(record, statepoint), undone)
             operation = self.registry.advance(operation, "compensated")
             reach("rollback.compensated")
             staged.switch()
             reach("rollback.switched")
-            live = self.bring_up(record, statepoint, files_only=operation.files_only)
+            record = self.bring_up(record, statepoint, files_only=operation.files_only)
             reach("rollback.restored")
         except Exception as error:
             self._turn_back(operation, record, statepoint, error, undone)
-        record = replace(record, live=live, closed=False, base=self._fingerprint(record))
         self.registry.end(operation, record=record, head=statepoint.id)
         reach("rollback.committed")
         return tuple(undone)
@@ -385,24 +323,10 @@ class StatepointManager:
     def _fingerprint(self, record: SandboxRecord) -> str:
         return self.plugins.sandbox(record.spec.backend).fingerprint(record.spec)
 
-    def bring_up(self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False) -> LiveSandbox:
-        """Bring processes to life on files that are in place already."""
-        spec = record.spec
-        sandbox = self.plugins.sandbox(spec.backend)
-        artefact = None if files_only else statepoint.processes
-        backend = self.plugins.process(artefact.backend) if artefact else None
-        if artefact and isinstance(backend, RestoresTree) and isinstance(sandbox, TreeHost):
-            environment = sandbox.restore_environment(spec)
-            init = backend.restore(artefact, self.images(statepoint.id), environment, kill=statepoint.in_flight)
-            return sandbox.adopt(spec, init)
-        live = sandbox.start(spec)
-        if artefact and isinstance(backend, RestartsCommands):
-            origin = self.registry.sandbox(statepoint.sandbox_id).spec.workspace
-            for command in backend.commands(artefact, skip=statepoint.in_flight):
-                moved = relocated(command, origin, spec.workspace)
-                if moved is not None:
-                    sandbox.execute(spec, live, moved)
-        return live
+    def bring_up(self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False) -> SandboxRecord:
+        """The record of the sandbox, running again with the statepoint's processes."""
+        live = bring_up(self.home, self.registry, self.plugins, record, statepoint, files_only=files_only)
+        return replace(record, live=live, closed=False, base=self._fingerprint(record))
 
     def _turn_back(
         self,
@@ -447,34 +371,8 @@ class StatepointManager:
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
         self.plugins.filesystem(safety.files.backend).stage(safety.files, layer_of(record.spec)).switch()
-        record = replace(record, live=self.bring_up(record, safety), base=self._fingerprint(record))
+        record = self.bring_up(record, safety)
         self.registry.end(operation, record=record, head=safety.id)
-
-    def _context(
-        self,
-        action: str,
-        sandbox_id: str,
-        statepoint: Statepoint,
-        staged: StagedFiles,
-        gaps: Sequence[Gap],
-        safety: Statepoint | None = None,
-        undone: Sequence[RemoteEffect] = (),
-        stopped: Sequence[ProcessInfo] = (),
-    ) -> RestoreContext:
-        kept = {(p.pid, p.argv) for p in statepoint.process_list}
-        return RestoreContext(
-            action=action,
-            statepoint=statepoint,
-            sandbox_id=sandbox_id,
-            safety_id=safety.id if safety else None,
-            files_changed=staged.changed_count if action == "rollback" else 0,
-            files_sample=tuple(staged.changed[:50]) if action == "rollback" else (),
-            processes_stopped=tuple(_words(p) for p in stopped if (p.pid, p.argv) not in kept),
-            processes_running=tuple(_words(p) for p in statepoint.process_list if p.pid not in statepoint.in_flight),
-            remote_undone=tuple(e for e in undone if not e.pivot),
-            not_undone=(*gaps, *statepoint.coverage.missing),
-            outcomes=self.registry.outcomes(statepoint.id),
-        )
 
     # --- fork ---
 
@@ -510,8 +408,9 @@ class StatepointManager:
                 reach("fork.staged")
                 staged.switch()
                 reach("fork.switched")
-                gaps = [*self._fence(source, record, statepoint), *self._left_behind(record, statepoint)]
-                record = replace(record, live=self.bring_up(record, statepoint), base=self._fingerprint(record))
+                gaps = self.remote.fence(source, record, statepoint)
+                gaps += left_behind(self.registry, self.plugins, record, statepoint)
+                record = self.bring_up(record, statepoint)
                 reach("fork.restored")
             except BaseException:
                 self.sandboxes.destroy(record, operation)
@@ -519,84 +418,4 @@ class StatepointManager:
             self.registry.end(operation, record=record)
             reach("fork.committed")
         self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
-        return record, self._context("fork", record.id, statepoint, staged, gaps)
-
-    def _left_behind(self, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
-        """Commands that can't be started again in a fork, because they name the source's workspace."""
-        artefact = statepoint.processes
-        backend = self.plugins.process(artefact.backend) if artefact else None
-        if artefact is None or not isinstance(backend, RestartsCommands):
-            return []
-        origin = self.registry.sandbox(statepoint.sandbox_id).spec.workspace
-        commands = backend.commands(artefact, skip=statepoint.in_flight)
-        left = [c for c in commands if relocated(c, origin, fork.spec.workspace) is None]
-        reason = f"names the source's workspace {origin}; not started in the fork"
-        return [Gap(Domain.PROCESSES, context.one_line(" ".join(c.argv), 200), reason) for c in left]
-
-    def _fence(self, source: SandboxRecord, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
-        """Keep the fork away from services that can't branch (guarantee 5)."""
-        positions = {position.service: position for position in statepoint.remote}
-        gaps = list(self.registry.fences(source.id))
-        for service in self.services(source):
-            position = positions.get(service.name)
-            if position is None:
-                gap: Gap | None = Gap(Domain.REMOTE, service.name, "not part of the statepoint")
-            else:
-                gap = service.fence(fork.id, source.id, position)
-            if gap is not None:
-                gaps.append(gap)
-        for gap in gaps:
-            self.registry.fence(fork.id, gap)
-        return gaps
-
-
-def relocated(command: Command, origin: str, workspace: str) -> Command | None:
-    """A command of the workspace ``origin`` for a fork that lives in ``workspace``, a directory of its own.
-
-    None when its arguments name the origin: started again it would write into the source (guarantee 5).
-    """
-    if origin == workspace:
-        return command
-
-    def move(path: str) -> str:
-        inside = path == origin or path.startswith(f"{origin}/")
-        return workspace + path[len(origin) :] if inside else path
-
-    if any(origin in argument for argument in command.argv):
-        return None
-    env = {key: move(value) for key, value in command.env.items()}
-    return replace(
-        command,
-        cwd=move(command.cwd),
-        env=env,
-        stdout_path=move(command.stdout_path),
-        stderr_path=move(command.stderr_path),
-    )
-
-
-class _Stillness:
-    """The instant of a sandbox in which nothing runs."""
-
-    def __init__(self, reason: str) -> None:
-        self.artefact: Artefact | None = None
-        self.process_list: tuple[ProcessInfo, ...] = ()
-        self.gaps: tuple[Gap, ...] = (Gap(Domain.PROCESSES, "all processes", reason),)
-
-
-def _words(process: ProcessInfo) -> str:
-    return context.one_line(f"{process.pid} {' '.join(process.argv)}", 200)
-
-
-def _file_gaps(files: Artefact | None) -> list[Gap]:
-    listed = files.details.get("gaps", []) if files else []
-    return [Gap(Domain.FILES, str(path), str(reason)) for path, reason in listed]
-
-
-def _captured_words(captured: _Captured, instant: Instant) -> tuple[str, ...]:
-    words = []
-    if captured.files:
-        words.append(f"files by {captured.files.backend}")
-    if instant.artefact:
-        words.append(f"{len(instant.process_list)} processes by {instant.artefact.backend}")
-    words += [f"position {p.position} of {p.service}" for p in captured.remote]
-    return tuple(words)
+        return record, context.restore_context(self.registry, "fork", record.id, statepoint, not_undone=gaps)

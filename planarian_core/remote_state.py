@@ -1,0 +1,102 @@
+"""The remote part of statepoints: which services, what a rollback undoes there, consent, and fences for forks.
+
+The statepoint manager says when; the services themselves, and hooks, do it (paper, sections 4.3 and 6.2).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from planarian_core.errors import CompensationError
+from planarian_core.interfaces import RemoteService
+from planarian_core.model import Domain, Gap, RemoteEffect, RemotePosition, SandboxRecord, Statepoint
+from planarian_core.plugin_manager import PluginManager
+from planarian_core.registry import Registry
+
+
+@dataclass(frozen=True)
+class CompensationPlan:
+    """Which services go back where, what that undoes (newest first for each), and what it can't."""
+
+    moves: tuple[tuple[RemoteService, RemotePosition], ...]
+    effects: tuple[RemoteEffect, ...]
+    gaps: tuple[Gap, ...]
+
+
+class RemoteState:
+    """The remote services of sandboxes."""
+
+    def __init__(self, registry: Registry, plugins: PluginManager) -> None:
+        self._registry = registry
+        self._plugins = plugins
+
+    def services(self, record: SandboxRecord) -> list[RemoteService]:
+        """The remote services that a sandbox may use."""
+        fenced = self._fenced(record)
+        offered = self._plugins.hook.planarian_services(sandbox=record)
+        return [service for group in offered for service in group if service.name not in fenced]
+
+    def _fenced(self, record: SandboxRecord) -> set[str]:
+        return {gap.subject for gap in self._registry.fences(record.id)}
+
+    def capture(self, record: SandboxRecord, services: Sequence[RemoteService]) -> tuple[RemotePosition, ...]:
+        """The position of each service, now."""
+        hook = self._plugins.hook
+        return tuple(hook.planarian_capture(sandbox=record, service=service) for service in services)
+
+    def plan(self, record: SandboxRecord, statepoint: Statepoint) -> CompensationPlan:
+        """What going back to a statepoint means; CompensationError when it can't be done. Changes nothing."""
+        fenced = self._fenced(record)
+        positions = {position.service: position for position in statepoint.remote if position.service not in fenced}
+        services = {service.name: service for service in self.services(record)}
+        moves: list[tuple[RemoteService, RemotePosition]] = []
+        effects: list[RemoteEffect] = []
+        for name, position in positions.items():
+            if name not in services:
+                raise CompensationError(
+                    f"{statepoint.id} holds a position of the remote service {name!r}, which isn't configured now",
+                    code="service-missing",
+                    state="nothing was changed",
+                    remedy="configure the service again",
+                )
+            moves.append((services[name], position))
+            effects += services[name].plan(position, record.id)
+        later = sorted(services.keys() - positions.keys())
+        reason = f"came into use after {statepoint.id}: its effects stay"
+        return CompensationPlan(tuple(moves), tuple(effects), tuple(Gap(Domain.REMOTE, name, reason) for name in later))
+
+    def consent(self, record: SandboxRecord, plan: CompensationPlan, *, given: bool) -> list[Gap]:
+        """The pivots that a rollback passes, as gaps; CompensationError unless somebody agreed to them."""
+        pivots = [effect for effect in plan.effects if effect.pivot]
+        if pivots and not given and not self._plugins.hook.planarian_approve(sandbox=record, effects=pivots):
+            names = "; ".join(f"{e.service}: {e.summary}" for e in pivots[:5])
+            raise CompensationError(
+                f"the rollback passes effects that can't be undone: {names}",
+                code="pivot-needs-consent",
+                state="nothing was changed",
+                remedy="agree with --accept-pivots, or choose a later statepoint",
+            )
+        return [Gap(Domain.REMOTE, f"{e.service}: {e.summary}", "declared irreversible; it stays") for e in pivots]
+
+    def compensate(self, record: SandboxRecord, plan: CompensationPlan, undone: list[RemoteEffect]) -> None:
+        """Undo, service by service; ``undone`` grows as it goes, so that a failure leaves what was done known."""
+        for service, position in plan.moves:
+            effects = self._plugins.hook.planarian_compensate(position=position, sandbox=record, service=service)
+            undone += effects or ()
+
+    def fence(self, source: SandboxRecord, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
+        """Keep a fork away from services that can't branch (guarantee 5)."""
+        positions = {position.service: position for position in statepoint.remote}
+        gaps = list(self._registry.fences(source.id))
+        for service in self.services(source):
+            position = positions.get(service.name)
+            if position is None:
+                gap: Gap | None = Gap(Domain.REMOTE, service.name, "not part of the statepoint")
+            else:
+                gap = service.fence(fork.id, source.id, position)
+            if gap is not None:
+                gaps.append(gap)
+        for gap in gaps:
+            self._registry.fence(fork.id, gap)
+        return gaps
