@@ -154,13 +154,20 @@ class CriuBackend:
         Raises:
             RestoreError: the image is damaged, or CRIU failed: then the cause is from its log. Nothing is left running.
         """
-        criu_images.check_content(images, str(artefact.details.get("manifest", "")))
+        digest = str(artefact.details.get("manifest", ""))
         private = bool(artefact.details.get("private_network", True))
         if private != environment.private_network:
             raise RestoreError(
                 "the statepoint was taken with another kind of network than the sandbox has now",
                 remedy="restore it into a sandbox with the same network setting",
             )
+        mounts = [str(path) for path in artefact.details.get("mounts", ("/",))]
+        for path in mounts:
+            if path != "/" and path not in environment.mounts:
+                raise RestoreError(
+                    f"the sandbox has nothing mounted at {path}, as it had when the statepoint was taken",
+                    remedy="restore it into a sandbox with the same workspace",
+                )
         try:
             return self._probe.engine().restore(
                 images,
@@ -169,10 +176,11 @@ class CriuBackend:
                 private_network=private,
                 keep_network=bool(artefact.details.get("keep_network", False)),
                 external=[
-                    f"mnt[{_mount_name(path)}]:{environment.root}{path.rstrip('/')}"
-                    for path in artefact.details.get("mounts", ("/",))
+                    f"mnt[{_mount_name(path)}]:{environment.root if path == '/' else environment.mounts[path]}"
+                    for path in mounts
                 ],
                 doomed=kill,
+                check=lambda: criu_images.check_content(images, digest),
             )
         except EngineFailure as failure:
             found = diagnose(failure)

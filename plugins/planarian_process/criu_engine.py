@@ -5,13 +5,13 @@ from __future__ import annotations
 import contextlib
 import os
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, stop_thread
-from planarian_process.criu_rpc import LOG_NAME, StartCache, Worker, WorkerLost, messages
+from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Worker, WorkerLost, messages
 from planarian_process.criu_tasks import inside_pids
 
 GHOST_LIMIT = 1 << 30
@@ -21,15 +21,15 @@ _LOG_LEVEL = 3  # names the task that it is busy with; written to memory, no slo
 
 
 class EngineFailure(Exception):
-    """CRIU failed. ``log`` is all that it logged, ``errors`` its standard error; ``lost``: it ended before its answer.
+    """CRIU failed. ``log`` is all that it logged, ``errors`` its standard error; ``lost``: it gave no answer.
 
     What it had stopped or started it has let go again.
     """
 
-    def __init__(self, reason: str, worker: Worker, *, lost: bool = False) -> None:
+    def __init__(self, reason: str, worker: Worker | None = None, *, lost: bool = False) -> None:
         super().__init__(reason)
-        self.log = worker.log()
-        self.errors = worker.errors()
+        self.log = worker.log() if worker else ""
+        self.errors = worker.errors() if worker else ""
         self.lost = lost
 
 
@@ -78,7 +78,8 @@ class Engine:
             EngineFailure: CRIU could not do it.
         """
         dump = Dump()
-        with self._worker() as worker, _directory(images) as descriptor:
+        # A dump is never cut short: CRIU must take itself out of the processes.
+        with self._worker(patience=DEADLINE) as worker, _directory(images) as descriptor:
             worker.spare()
             request = _request(worker, messages().DUMP, descriptor, external)
             request.opts.pid = pid
@@ -116,8 +117,11 @@ class Engine:
         external: Sequence[str],
         keep_network: bool = False,
         doomed: Sequence[int] = (),
+        check: Callable[[], object] = lambda: None,
     ) -> int:
         """Bring a tree back; returns the host pid of its init. The inside pids ``doomed`` never run an instruction.
+
+        ``check`` is called while the worker starts, before it is told of the images: what it raises ends the restore.
 
         Raises:
             EngineFailure: CRIU could not do it; nothing of the tree is left.
@@ -125,6 +129,7 @@ class Engine:
         tree = _Restored(doomed, private_network)
         with self._worker(prefix, keep=(Path(root),)) as worker, _directory(images) as descriptor:
             try:
+                check()
                 request = _request(worker, messages().RESTORE, descriptor, external)
                 request.opts.root = root
                 if private_network and not keep_network:
@@ -143,8 +148,11 @@ class Engine:
                 tree.close()
         return int(response.restore.pid)
 
-    def _worker(self, prefix: Sequence[str] = (), keep: Sequence[Path] = ()) -> Worker:
-        return Worker(self.binary, self.cache, prefix, keep)
+    def _worker(self, prefix: Sequence[str] = (), keep: Sequence[Path] = (), patience: float = PATIENCE) -> Worker:
+        try:
+            return Worker(self.binary, self.cache, prefix, keep, patience)
+        except OSError as failure:
+            raise EngineFailure(f"CRIU could not be started: {failure}", lost=True) from failure
 
 
 class _Restored:

@@ -110,7 +110,12 @@ class Probe:
     def _find(self, engine: Engine, key: str) -> Findings:
         try:
             found = _try(engine, self._cache)
-        except (OSError, subprocess.SubprocessError, WorkerLost) as failure:  # says nothing about the next time
+        except (
+            OSError,
+            subprocess.SubprocessError,
+            WorkerLost,
+            EngineFailure,
+        ) as failure:  # says nothing about the next time
             return Findings(False, f"CRIU could not be tried: {failure}", "planarian doctor, as the host's root")
         draft = self._file(key).with_suffix(f".{os.getpid()}")
         draft.write_text(json.dumps(asdict(found)))
@@ -134,6 +139,8 @@ def _try(engine: Engine, cache: Path) -> Findings:
         try:
             namespaces.in_thread(lambda: _round_trip(engine, root, images))
         except EngineFailure as failure:
+            if failure.lost:
+                raise
             found = diagnose(failure)
             lines = "; ".join(found.lines[:2])
             return Findings(False, f"CRIU {version}: {found.cause} ({lines})", _remedy(version), version, mem_track)

@@ -25,7 +25,8 @@ from planarian_process.criu_namespaces import in_thread, mount, own_mounts
 
 LOG_NAME = "criu.log"
 _ERRORS_NAME = "stderr"
-_PATIENCE = 60.0
+PATIENCE = 60.0
+"""Seconds that CRIU has to end after we hung up."""
 DEADLINE = 900.0
 """Seconds that CRIU may take for one step; far above any real dump, so that a hang ends in an error."""
 
@@ -121,9 +122,19 @@ class Worker:
     the images is full. Use as a context manager: leaving it ends whatever still runs.
     """
 
-    def __init__(self, binary: str, cache: StartCache, prefix: Sequence[str] = (), keep: Sequence[Path] = ()) -> None:
-        """``prefix`` goes before the command; ``keep`` are paths that must stay visible to the worker."""
+    def __init__(
+        self,
+        binary: str,
+        cache: StartCache,
+        prefix: Sequence[str] = (),
+        keep: Sequence[Path] = (),
+        patience: float = PATIENCE,
+    ) -> None:
+        """``prefix`` goes before the command; ``keep`` are paths that must stay visible to the worker; ``patience``
+        is how many seconds it has to end after we hung up.
+        """
         self._cache = cache
+        self._patience = patience
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
         command = (*prefix, binary, "--no-default-config", "swrk", str(theirs.fileno()))
@@ -165,7 +176,7 @@ class Worker:
     def abandon(self) -> None:
         """Hang up and wait until it has ended: CRIU undoes by itself what it can't finish. Idempotent."""
         self.channel.close()
-        self._wait(_PATIENCE)
+        self._wait(self._patience)
         self.kill()
 
     def kill(self) -> None:
@@ -201,7 +212,7 @@ class Worker:
         return response
 
     def _lost(self) -> WorkerLost:
-        self._wait(_PATIENCE)
+        self._wait(self._patience)
         self.kill()
         code = self.process.returncode
         return WorkerLost(f"CRIU ended early ({f'signal {-code}' if code < 0 else f'exit code {code}'})")

@@ -10,7 +10,7 @@ pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces")]
 
 HOLDINGS: dict[str, str] = {
     "deleted files": """
-content = os.urandom(100000)
+content = os.urandom(3_000_000)  # more than CRIU keeps by default
 with open("gone", "wb") as file:
     file.write(content)
 held = open("gone", "r+b")
