@@ -120,6 +120,7 @@ once = libc.timerfd_create(1, os.O_NONBLOCK)
 libc.timerfd_settime(once, 0, struct.pack("4q", 0, 0, 3600, 0), None)
 def check():
     before = alarms
+    assert select.select([timer], [], [], 5)[0], "the interval timer does not fire"
     os.read(timer, 8)
     time.sleep(0.3)
     left = ctypes.create_string_buffer(32)
