@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from planarian_core.context import one_line
-from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, TreeHost
-from planarian_core.model import Artefact, Command, Domain, Gap, LiveSandbox, SandboxRecord, Statepoint
+from planarian_core.errors import SandboxError
+from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, SandboxBackend, TreeHost
+from planarian_core.model import (
+    Artefact,
+    Command,
+    Domain,
+    Gap,
+    LiveSandbox,
+    SandboxRecord,
+    SandboxSpec,
+    Statepoint,
+)
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Registry
 
@@ -20,8 +31,10 @@ def images_of(home: Path, statepoint_id: str) -> Path:
 def bring_up(
     home: Path, registry: Registry, plugins: PluginManager, record: SandboxRecord, statepoint: Statepoint, *,
     files_only: bool = False,
-) -> LiveSandbox:  # fmt: skip
+) -> tuple[LiveSandbox, list[Gap]]:  # fmt: skip
     """Restore the process tree, or start the sandbox and what ran in it anew, as the statepoint's artefact allows.
+
+    The gaps are commands that were not started again: they name the source's workspace, or could not be run.
 
     Raises:
         RestoreError, SandboxError: nothing is left running.
@@ -32,27 +45,33 @@ def bring_up(
     if artefact and isinstance(backend, RestoresTree) and isinstance(sandbox, TreeHost):
         environment = sandbox.restore_environment(spec)
         images = images_of(home, statepoint.id)
-        return sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight))
+        return sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight)), []
     live = sandbox.start(spec)
     if artefact and isinstance(backend, RestartsCommands):
         origin = registry.sandbox(statepoint.sandbox_id).spec.workspace
-        for command in backend.commands(artefact, skip=statepoint.in_flight):
-            moved = relocated(command, origin, spec.workspace)
-            if moved is not None:
-                sandbox.execute(spec, live, moved)
-    return live
+        commands = backend.commands(artefact, skip=statepoint.in_flight)
+        return live, _restart(sandbox, spec, live, commands, origin)
+    return live, []
 
 
-def left_behind(registry: Registry, plugins: PluginManager, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
-    """Commands that aren't started again in a fork, because they name the source's workspace."""
-    artefact, backend = _captured(plugins, statepoint)
-    if artefact is None or not isinstance(backend, RestartsCommands):
-        return []
-    origin = registry.sandbox(statepoint.sandbox_id).spec.workspace
-    commands = backend.commands(artefact, skip=statepoint.in_flight)
-    left = [c for c in commands if relocated(c, origin, fork.spec.workspace) is None]
-    reason = f"names the source's workspace {origin}; not started in the fork"
-    return [Gap(Domain.PROCESSES, one_line(" ".join(c.argv), 200), reason) for c in left]
+def _restart(
+    sandbox: SandboxBackend, spec: SandboxSpec, live: LiveSandbox, commands: Sequence[Command], origin: str
+) -> list[Gap]:
+    gaps = []
+    for command in commands:
+        reason = f"names the source's workspace {origin}; not started again"
+        moved = relocated(command, origin, spec.workspace)
+        if moved is not None:
+            try:
+                result = sandbox.execute(spec, live, moved)
+            except SandboxError as error:
+                reason = f"could not be started again: {error.message}"
+            else:
+                if result.exit_code == 0:
+                    continue
+                reason = f"could not be started again: {result.stderr or result.exit_code}"
+        gaps.append(Gap(Domain.PROCESSES, one_line(" ".join(command.argv), 200), one_line(reason, 300)))
+    return gaps
 
 
 def relocated(command: Command, origin: str, workspace: str) -> Command | None:

@@ -42,7 +42,7 @@ from planarian_core.model import (
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
 from planarian_core.remote_state import RemoteState
-from planarian_core.revival import bring_up, images_of, left_behind
+from planarian_core.revival import bring_up, images_of
 from planarian_core.sandbox_manager import SandboxManager, layer_of
 
 _SAMPLE = 50
@@ -265,7 +265,7 @@ class StatepointManager:
             staged.discard()
             self.registry.end(operation)
             raise
-        undone = self.go_back(operation, record, statepoint, staged)
+        undone, left = self.go_back(operation, record, statepoint, staged)
         self.plugins.notify("planarian_rolled_back", sandbox=record, statepoint=statepoint, safety=before)
         return context.restore_context(
             self.registry,
@@ -273,7 +273,7 @@ class StatepointManager:
             record.id,
             statepoint,
             files=(staged.changed_count, self._inside(record, staged)),
-            not_undone=gaps,
+            not_undone=[*gaps, *left],
             safety=before,
             remote_undone=undone,
         )
@@ -299,7 +299,7 @@ class StatepointManager:
 
     def go_back(
         self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, staged: StagedFiles
-    ) -> tuple[RemoteEffect, ...]:
+    ) -> tuple[list[RemoteEffect], list[Gap]]:
         """The part of a rollback that changes things; journaled, and safe to repeat from its beginning."""
         undone: list[RemoteEffect] = []
         try:
@@ -312,21 +312,23 @@ class StatepointManager:
             reach("rollback.compensated")
             staged.switch()
             reach("rollback.switched")
-            record = self.bring_up(record, statepoint, files_only=operation.files_only)
+            record, gaps = self.bring_up(record, statepoint, files_only=operation.files_only)
             reach("rollback.restored")
         except Exception as error:
             self._turn_back(operation, record, statepoint, error, undone)
         self.registry.end(operation, record=record, head=statepoint.id)
         reach("rollback.committed")
-        return tuple(undone)
+        return undone, gaps
 
     def _fingerprint(self, record: SandboxRecord) -> str:
         return self.plugins.sandbox(record.spec.backend).fingerprint(record.spec)
 
-    def bring_up(self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False) -> SandboxRecord:
-        """The record of the sandbox, running again with the statepoint's processes."""
-        live = bring_up(self.home, self.registry, self.plugins, record, statepoint, files_only=files_only)
-        return replace(record, live=live, closed=False, base=self._fingerprint(record))
+    def bring_up(
+        self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False
+    ) -> tuple[SandboxRecord, list[Gap]]:
+        """The record of the sandbox, running again with the statepoint's processes, and what could not be started."""
+        live, gaps = bring_up(self.home, self.registry, self.plugins, record, statepoint, files_only=files_only)
+        return replace(record, live=live, closed=False, base=self._fingerprint(record)), gaps
 
     def _turn_back(
         self,
@@ -371,7 +373,7 @@ class StatepointManager:
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
         self.plugins.filesystem(safety.files.backend).stage(safety.files, layer_of(record.spec)).switch()
-        record = self.bring_up(record, safety)
+        record, _ = self.bring_up(record, safety)
         self.registry.end(operation, record=record, head=safety.id)
 
     # --- fork ---
@@ -409,8 +411,7 @@ class StatepointManager:
                 staged.switch()
                 reach("fork.switched")
                 gaps = self.remote.fence(source, record, statepoint)
-                gaps += left_behind(self.registry, self.plugins, record, statepoint)
-                record = self.bring_up(record, statepoint)
+                record, left = self.bring_up(record, statepoint)
                 reach("fork.restored")
             except BaseException:
                 self.sandboxes.destroy(record, operation)
@@ -418,4 +419,4 @@ class StatepointManager:
             self.registry.end(operation, record=record)
             reach("fork.committed")
         self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
-        return record, context.restore_context(self.registry, "fork", record.id, statepoint, not_undone=gaps)
+        return record, context.restore_context(self.registry, "fork", record.id, statepoint, not_undone=[*gaps, *left])
