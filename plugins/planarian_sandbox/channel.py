@@ -24,7 +24,7 @@ from planarian_core.model import LiveSandbox
 from planarian_sandbox import cgroups
 from planarian_sandbox.identity import GONE, GONE_REMEDY, end_below, exited, kill, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.layer import CALLS
+from planarian_sandbox.layer import CALLS, LISTENING
 from planarian_sandbox.stream import Stream
 
 HANDSHAKE = 20.0
@@ -285,6 +285,16 @@ class Call:
             time.sleep(0.0005)
         for stream in self.streams:
             stream.advance(sink)
+
+
+def forget_calls(init_pid: int) -> None:
+    """Remove the files of calls that nobody follows any more; those of a running call can go too, being open."""
+    with contextlib.suppress(OSError), Inside.of_init(init_pid) as root:
+        for place in (CALLS, LISTENING):
+            with root.directory(place.lstrip("/")) as directory:
+                for name in list(directory.names(10_000)):
+                    if name != "agent.sock":
+                        directory.remove(name)
 
 
 class DetachFailed(Exception):

@@ -20,7 +20,7 @@ from planarian_core.interfaces import (
 from planarian_core.model import Command, CommandResult, LiveSandbox, Network, SandboxSpec
 from planarian_sandbox import cgroups
 from planarian_sandbox.base import base_fingerprint
-from planarian_sandbox.channel import Call, DetachFailed, Frame
+from planarian_sandbox.channel import Call, DetachFailed, Frame, forget_calls
 from planarian_sandbox.ending import end_init, end_strays, refuse_running
 from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, running_init
 from planarian_sandbox.index import heal_index
@@ -176,12 +176,17 @@ class NamespaceBackend:
         )
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
-        """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace."""
+        """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace.
+
+        Files of calls that were under way in an image are removed: nobody follows those any more.
+        """
         if pid_namespace(init_pid) in (None, pid_namespace(os.getpid())):
             raise SandboxError(f"Process {init_pid} is not a sandbox's init.", code="sandbox-foreign")
         layout = Layout.load(spec.layer)
         details = {"mounts": [layout.workspace] if layout.workspace else []}
-        return live_sandbox(init_pid, cgroups.of_sandbox(spec.id), details)
+        live = live_sandbox(init_pid, cgroups.of_sandbox(spec.id), details)
+        forget_calls(init_pid)
+        return live
 
 
 def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
