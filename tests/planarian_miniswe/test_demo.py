@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from planarian_core import Planarian
 from planarian_miniswe import demo_tree_hash
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "miniswe" / "run_agent.py"
@@ -60,9 +61,11 @@ def test_the_demo_can_be_left_to_look_around(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout
     assert "Look around: PLANARIAN_HOME=" in done.stdout
     (place,) = (tmp_path / "tmp").iterdir()
-    listed = run(tmp_path, ["-m", "planarian_core.cli.main", "rm", "--help"])
-    assert listed.returncode == 0
-    assert (place / "home" / "registry.sqlite").is_file()
+    with Planarian.open(place / "home") as planarian:
+        first, *forks = planarian.registry.sandboxes()
+        assert planarian.resolve(planarian.sandbox(first.id), "works").description.startswith("committed")
+        for record in (*forks, first):
+            planarian.remove_sandbox(planarian.sandbox(record.id))
 
 
 def test_the_demo_fails_loudly_when_a_proof_fails(tmp_path: Path) -> None:
