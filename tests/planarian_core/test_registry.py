@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sqlite3
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 
@@ -85,20 +86,22 @@ def test_a_failed_transaction_leaves_nothing(tmp_path: Path) -> None:
     assert [r.id for r in registry.sandboxes()] == ["sb-1"], "the row before the one that failed is gone too"
 
 
-def _append(path: str, number: int) -> None:
-    registry = Registry(Path(path))
-    for index in range(10):
-        registry.add_outcome(Outcome(new_id("oc"), "sp-1", f"{number}.{index}"))
+_APPEND = """
+import sys
+from pathlib import Path
+from planarian_core.model import Outcome, new_id
+from planarian_core.registry import Registry
+registry = Registry(Path(sys.argv[1]))
+for index in range(10):
+    registry.add_outcome(Outcome(new_id("oc"), "sp-1", f"{sys.argv[2]}.{index}"))
+"""
 
 
 def test_many_processes_write_to_one_registry(tmp_path: Path) -> None:
-    context = multiprocessing.get_context("spawn")
-    writers = [context.Process(target=_append, args=(str(tmp_path / "r"), n)) for n in range(4)]
+    command = [sys.executable, "-c", _APPEND, str(tmp_path / "r")]
+    writers = [subprocess.Popen([*command, str(number)], cwd=tmp_path) for number in range(4)]
     for writer in writers:
-        writer.start()
-    for writer in writers:
-        writer.join(60)
-        assert writer.exitcode == 0
+        assert writer.wait(60) == 0
     texts = [o.text for o in Registry(tmp_path / "r").outcomes("sp-1")]
     assert len(texts) == 40
     for number in range(4):
