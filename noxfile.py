@@ -26,7 +26,7 @@ IS_ROOT = os.geteuid() == 0
 REQUIRED_OF_ROOT = "linux,root,namespaces,userns,criu,git,tmux,redis-server"
 USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "noxfile.py"]
-NO_HANG = ["--timeout=600", "--durations=5"]
+NO_HANG = ["--timeout=300", "--durations=5"]
 
 nox.needs_version = ">=2024.10.9"
 nox.options.error_on_missing_interpreters = False

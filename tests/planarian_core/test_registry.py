@@ -19,7 +19,6 @@ from planarian_core.model import (
     Coverage,
     Domain,
     Gap,
-    Outcome,
     RemotePosition,
     SandboxRecord,
     SandboxSpec,
