@@ -71,7 +71,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "close it, or end its process",
     ),
     (
-        r"fsnotify: Can't dump that handle",
+        r"Can't dump that handle",
         "a file watch is on a file that can't be found again",
         "end the process that watches",
     ),
@@ -117,7 +117,12 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
 def error_lines(log: str) -> tuple[str, ...]:
     """CRIU's own error lines, first first, bounded in number and length."""
     found = dict.fromkeys(match[1] for line in log.splitlines() if (match := _ERROR.search(line)))
-    return tuple(line[:_LINE_LIMIT] for line in found if not line.startswith(_NOISE))[:_LINES]
+    return tuple(_bounded(line) for line in found if not line.startswith(_NOISE))[:_LINES]
+
+
+def _bounded(line: str) -> str:
+    """Names that a sandbox chose are in it: no control characters, no great length."""
+    return "".join(c if c.isprintable() else "?" for c in line[:_LINE_LIMIT])
 
 
 def diagnose(failure: EngineFailure, tasks: Sequence[Task] = ()) -> Diagnosis:
@@ -131,16 +136,22 @@ def diagnose(failure: EngineFailure, tasks: Sequence[Task] = ()) -> Diagnosis:
                 return Diagnosis(_about(failure.log, line, tasks) + cause.format(*groups), remedy, lines)
     if lines:
         return Diagnosis(_about(failure.log, lines[0], tasks) + lines[0], _TRY_AGAIN, lines)
-    quoted = tuple(line[:_LINE_LIMIT] for line in failure.errors.splitlines() if line.strip())[-_LINES // 2 :]
+    quoted = tuple(_bounded(line) for line in failure.errors.splitlines() if line.strip())[-_LINES // 2 :]
     return Diagnosis(str(failure), _TRY_AGAIN, quoted)
 
 
 def _about(log: str, line: str, tasks: Sequence[Task]) -> str:
-    """``process 7 (python3 x.py): `` for the task that CRIU was busy with when it wrote ``line``."""
-    by_host = {task.host: task for task in tasks}
+    """``process 7 (python3 x.py): `` for the task that CRIU was busy with when it wrote ``line``.
+
+    In a restore (no ``tasks``) CRIU itself says which pid of the sandbox it is about.
+    """
     before, found, _ = log.partition(line)
     if not found:
         return ""
+    if not tasks:
+        own = re.search(r"\)\s+(\d+): Error \([^)]*\): ?$", before)
+        return f"process {own[1]}: " if own else ""
+    by_host = {task.host: task for task in tasks}
     named = [by_host[int(number)] for number in re.findall(r"\b\d+\b", line) if int(number) in by_host]
     busy = [by_host[int(pid)] for pid in _ABOUT.findall(before) if int(pid) in by_host]
     chosen = named or busy[-1:]

@@ -62,13 +62,13 @@ def _argv(pid: int, name: str) -> tuple[str, ...]:
         raw = file.read(_ARGV_LIMIT)
     if not raw:  # a zombie, or one that wiped its arguments
         return (f"[{name}]",)
-    return tuple(os.fsdecode(part) for part in raw.removesuffix(b"\0").split(b"\0"))
+    return tuple(part.decode(errors="replace") for part in raw.removesuffix(b"\0").split(b"\0"))
 
 
 def _link(path: str) -> str:
     try:
-        return os.readlink(path)
-    except OSError:  # a zombie has neither
+        return os.readlink(os.fsencode(path)).decode(errors="replace")
+    except OSError:  # a zombie has none
         return ""
 
 
