@@ -29,6 +29,7 @@ from planarian_core.interfaces import (
 from planarian_core.model import (
     Artefact,
     Branch,
+    Gap,
     RemoteEffect,
     RemotePosition,
     RestoreContext,
