@@ -95,6 +95,7 @@ class CriuBackend:
         mounts = ("/", *(str(path) for path in sandbox.live.details.get("mounts", ())))
         externals = tuple(f"mnt[{path}]:{_mount_name(path)}" for path in mounts)
         instant = CriuInstant()
+        os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
             with (
                 ThreadPoolExecutor(max_workers=1) as pool,

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core.model import Limits, SandboxSpec, new_id
-from planarian_core.testing.process import Subject, python
+from planarian_core.testing.process import COUNTER, Subject, python
 from planarian_process.criu import CriuBackend
 from planarian_sandbox.namespace import NamespaceBackend
 
@@ -85,6 +85,14 @@ def subject(criu_backend: CriuBackend, criu_home: Path, criu_spec: SandboxSpec, 
     yield subject
     subject.stop()
     shutil.rmtree(criu_home / "sandboxes")
+
+
+@pytest.fixture
+def counting(subject: Subject) -> Subject:
+    """The same with :data:`COUNTER` running."""
+    subject.spawn(python(), "-c", COUNTER)
+    subject.shows("count")
+    return subject
 
 
 @pytest.fixture
