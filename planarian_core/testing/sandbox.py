@@ -232,12 +232,15 @@ class SandboxConformance:
     # --- ends ---------------------------------------------------------------------------------------------------
 
     def test_timeout_ends_the_whole_tree(self, sandbox: Sandbox) -> None:
+        def sink(_: str, __: bytes) -> None:
+            assert until(lambda: all(running(mark) for mark in marks))
+
         marks = [unique_seconds() for _ in range(4)]
         text = (
             f"sleep {marks[0]} & setsid sleep {marks[1]} & nohup sleep {marks[2]} >/dev/null & "
             f"(setsid sh -c 'sleep {marks[3]} & wait' &) ; echo begun; wait"
         )
-        result = sandbox.shell(text, timeout=1.0)
+        result = sandbox.command(Command(("/bin/sh", "-c", text), timeout=3.0), sink)
         assert (result.exit_code, result.timed_out) == (124, True)
         assert result.stdout == "begun\n"
         assert until(lambda: not any(running(mark) for mark in marks))

@@ -19,7 +19,8 @@ from planarian_sandbox.identity import boot_id, exited, init_handle, process_sta
 from planarian_sandbox.inside import Inside
 from planarian_sandbox.layer import CALLS, RUNTIME, Layout, inside_python, top_directories
 
-LAUNCHER = str(Path(__file__).with_name("launcher.py"))
+# Imported rather than run as a script, so that its compiled form is kept: that is a third of its time.
+LAUNCH = "import sys; sys.path.append(sys.argv.pop(1)); import launcher; sys.exit(launcher.main())"
 PATH = f"{RUNTIME}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """The container engines' default: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap,
@@ -66,7 +67,7 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
 
 def command(config: dict[str, Any]) -> tuple[str, ...]:
     """The launcher as an argument list."""
-    return (inside_python(), "-I", "-S", LAUNCHER, json.dumps(config))
+    return (inside_python(), "-I", "-S", "-c", LAUNCH, str(Path(__file__).parent), json.dumps(config))
 
 
 def launch(config: dict[str, Any]) -> int:

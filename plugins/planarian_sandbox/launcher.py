@@ -1,4 +1,4 @@
-"""Makes a sandbox's namespaces and becomes its init. Stand-alone: ``python3 -I -S launcher.py JSON [COMMAND…]``.
+"""Makes a sandbox's namespaces and becomes its init. Stand-alone, its arguments: ``JSON [COMMAND…]``.
 
 With a COMMAND it only makes the place where an image of the processes is restored (control groups, overlay, a
 ``/run`` with CRIU's start-up cache) and runs COMMAND there. Without, it prints the host pid of the new init, or one
@@ -8,10 +8,10 @@ JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, laye
 own_network, capabilities, processes, filters, init, env, start_cache, empty, hostname.
 """
 
+# ruff: noqa: SIM105  # contextlib and typing take longer to import than all that is done here
 from __future__ import annotations
 
 import _socket
-import contextlib
 import ctypes
 import fcntl
 import json
@@ -20,8 +20,11 @@ import resource
 import stat
 import struct
 import sys
-from collections.abc import Callable
-from typing import Any
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any
 
 NEWTIME, NEWNS, NEWUTS, NEWIPC = 0x80, 0x20000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
@@ -79,8 +82,10 @@ def directory(root: str, path: str, create: bool = False) -> str:
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
     for part in path.strip("/").split("/"):
         if create:
-            with contextlib.suppress(FileExistsError):
+            try:
                 os.mkdir(part, 0o755, dir_fd=descriptor)
+            except FileExistsError:
+                pass
         below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
         os.close(descriptor)
         descriptor = below
@@ -323,8 +328,10 @@ def start(config: dict[str, Any]) -> int:
         identity_user_namespace()
     step("make the namespaces")
     unshare(NEWNS | NEWPID | NEWIPC | NEWUTS | (NEWNET if config["own_network"] else 0))
-    with contextlib.suppress(OSError):  # a kernel without time namespaces
+    try:
         unshare(NEWTIME)
+    except OSError:
+        pass  # a kernel without time namespaces
     outcome, report = os.pipe()
     child = os.fork()
     if child == 0:

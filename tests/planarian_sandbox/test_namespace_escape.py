@@ -573,7 +573,7 @@ while True:
         counted.append(len(sandbox.backend.tasks(sandbox.spec, sandbox.live)))
 
     counted: list[int] = []
-    result = sandbox.command(Command((PYTHON, "-c", code), timeout=5), sink)
+    result = sandbox.command(Command((PYTHON, "-c", code), timeout=10), sink)
     assert result.timed_out
     assert "refused" in result.stdout
     assert 50 < counted[0] <= 128
@@ -661,14 +661,14 @@ def test_a_nonsense_result(sandbox: Sandbox) -> None:
 
 
 def test_a_false_init_that_never_answers(sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(channel, "HANDSHAKE", 1.0)
     code = (
         "import os, socket, time\n"
         "os.unlink('/run/planarian/calls/agent.sock')\n"
         "s = socket.socket(socket.AF_UNIX); s.bind('/run/planarian/calls/agent.sock'); s.listen()\n"
-        "print('listening', flush=True); time.sleep(60)"
+        "open('/tmp/listening', 'w').close(); time.sleep(600)"
     )
-    sandbox.shell(f'{PYTHON} -c "{code}" & sleep 0.5')
+    sandbox.shell(f'{PYTHON} -c "{code}" & while ! test -e /tmp/listening; do sleep 0.05; done')
+    monkeypatch.setattr(channel, "HANDSHAKE", 1.0)
     with pytest.raises(SandboxError, match="does not answer"):
         sandbox.shell("true")
 
