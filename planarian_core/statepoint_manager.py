@@ -29,6 +29,7 @@ from planarian_core.interfaces import (
 from planarian_core.model import (
     Artefact,
     Branch,
+    Domain,
     Gap,
     RemoteEffect,
     RemotePosition,
@@ -143,6 +144,8 @@ class StatepointManager:
         reach("snapshot.captured")
         captured.timings["total"] = time.perf_counter() - started
         description, facts = context.record_state(request.description, described)
+        if request.files_only:
+            fact_gaps.append(Gap(Domain.PROCESSES, "all processes", f"left out: {request.files_only}"))
         found = coverage.coverage(
             captured.files, instant, captured.remote, [*fact_gaps, *self.sandboxes.standing_gaps(record)]
         )

@@ -26,7 +26,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from planarian_core import Planarian
 from planarian_core.runtime import Sandbox
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree
+from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree, remove_all
 
 _OPERATIONS = """\
 import json, os, shutil, sys
@@ -117,8 +117,7 @@ class EnvironmentMachine(RuleBasedStateMachine):
         self.owners: dict[str, str] = {}
 
     def teardown(self) -> None:
-        for record in reversed(self.planarian.registry.sandboxes()):
-            self.planarian.remove_sandbox(self.planarian.sandbox(record.id))
+        remove_all(self.planarian)
         self.planarian.close()
         shutil.rmtree(self.folder, ignore_errors=True)
         super().teardown()

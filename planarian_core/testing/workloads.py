@@ -7,6 +7,8 @@ import os
 import stat
 from pathlib import Path
 
+from planarian_core import Planarian
+
 COUNTER_SERVER = """\
 import os, socket, sys, time
 path, count = sys.argv[1], 0
@@ -35,6 +37,12 @@ client.sendall(sys.argv[2].encode())
 print(client.recv(16).decode())
 """
 """Asks the counter server: arguments are the socket and ``add`` or ``get``."""
+
+
+def remove_all(planarian: Planarian) -> None:
+    """End and remove every sandbox of a home, forks before their sources."""
+    for record in reversed(planarian.registry.sandboxes()):
+        planarian.remove_sandbox(planarian.sandbox(record.id))
 
 
 def describe_tree(root: Path) -> dict[str, tuple[object, ...]]:

@@ -19,15 +19,10 @@ from planarian_core import Planarian
 from planarian_core.faults import POINTS
 from planarian_core.model import Status
 from planarian_core.runtime import Sandbox
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree
+from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree, remove_all
 
 OPERATE = Path(__file__).with_name("operate.py")
 SOCKET = "counter.sock"
-COMBINATIONS = [
-    pytest.param(("namespace", "criu"), marks=pytest.mark.needs("root", "criu", "namespaces"), id="namespace-criu"),
-    pytest.param(("namespace", "respawn"), marks=pytest.mark.needs("linux"), id="namespace-respawn"),
-    pytest.param(("directory", "respawn"), id="directory-respawn"),
-]
 
 
 @dataclass
@@ -70,16 +65,15 @@ class World:
         return done.returncode
 
 
-@pytest.fixture(params=COMBINATIONS)
-def world(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[World]:
-    sandbox, process = request.param
+@pytest.fixture
+def world(backends: tuple[str, str], tmp_path: Path) -> Iterator[World]:
+    sandbox, process = backends
     workspace = tmp_path / "workspace"
     workspace.mkdir()
     world = World(tmp_path / "home", workspace, sandbox, process)
     yield world
     with Planarian.open(world.home) as planarian:
-        for record in reversed(planarian.registry.sandboxes()):
-            planarian.remove_sandbox(planarian.sandbox(record.id))
+        remove_all(planarian)
 
 
 def _prepare(world: World) -> dict[str, tuple[object, ...]]:

@@ -1,0 +1,180 @@
+"""What breaks on real hosts, on the real backends: each gives a clear error, and nothing is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from planarian_core import Planarian
+from planarian_core.errors import CaptureError, LineageError, PlanarianError, RestoreError, SandboxError
+from planarian_core.model import Domain, Status
+from planarian_core.runtime import Sandbox
+from planarian_core.testing.workloads import remove_all
+
+
+def _damage(path: Path) -> None:
+    """Flip one byte in the middle."""
+    data = bytearray(path.read_bytes())
+    data[len(data) // 2] ^= 0xFF
+    path.chmod(0o600)
+    path.write_bytes(data)
+
+
+def test_a_damaged_blob_is_found_before_anything_is_touched(planarian: Planarian, sandbox: Sandbox) -> None:
+    sandbox.run("printf 'precious content' > f")
+    planarian.snapshot(sandbox, name="one")
+    sandbox.run("printf 'later' > f")
+    blobs = [p for p in (planarian.home / "store").rglob("*") if p.is_file() and p.read_bytes() == b"precious content"]
+    assert len(blobs) == 1
+    _damage(blobs[0])
+    with pytest.raises(RestoreError, match=r"blob") as caught:
+        planarian.rollback(sandbox, "one")
+    assert caught.value.remedy
+    assert sandbox.run("cat f").stdout == "later"
+
+
+def test_a_deleted_blob_is_found_before_anything_is_touched(planarian: Planarian, sandbox: Sandbox) -> None:
+    sandbox.run("printf 'precious content' > f")
+    planarian.snapshot(sandbox, name="one")
+    sandbox.run("printf 'later' > f")
+    for path in (planarian.home / "store").rglob("*"):
+        if path.is_file() and path.read_bytes() == b"precious content":
+            path.unlink()
+    with pytest.raises(RestoreError):
+        planarian.rollback(sandbox, "one")
+    assert sandbox.run("cat f").stdout == "later"
+
+
+@pytest.mark.needs("root", "criu", "namespaces")
+@pytest.mark.parametrize("how", ["damaged", "deleted", "truncated"])
+def test_a_bad_image_is_refused_and_the_files_alone_can_be_had(planarian: Planarian, workspace: Path, how: str) -> None:
+    sandbox = planarian.create_sandbox(workspace, sandbox="namespace", process="criu")
+    sandbox.spawn(["sleep", "1000"])
+    sandbox.run("echo one > f")
+    point = planarian.snapshot(sandbox, name="one")
+    sandbox.run("echo two > f")
+    images = planarian.home / "statepoints" / point.id / "images"
+    pages = max(images.rglob("pages-*.img"), key=lambda p: p.stat().st_size)
+    if how == "damaged":
+        _damage(pages)
+    elif how == "deleted":
+        pages.unlink()
+    else:
+        os.truncate(pages, pages.stat().st_size - 4096)
+    with pytest.raises(RestoreError):
+        planarian.rollback(sandbox, "one")
+    assert sandbox.run("cat f").stdout == "two\n"
+    assert sandbox.run("pgrep sleep").exit_code == 0, "what ran runs on"
+    planarian.rollback(sandbox, "one", files_only=True)
+    assert sandbox.run("cat f").stdout == "one\n"
+
+
+def test_a_sandbox_whose_processes_were_killed_comes_back(planarian: Planarian, sandbox: Sandbox) -> None:
+    sandbox.run("echo one > f")
+    planarian.snapshot(sandbox, name="one")
+    record = sandbox.record
+    assert record.live is not None
+    if record.live.init_pid:
+        os.kill(record.live.init_pid, signal.SIGKILL)
+        while planarian.sandboxes.running(record):
+            time.sleep(0.01)
+        with pytest.raises(SandboxError) as caught:
+            sandbox.run(["true"])
+        assert "rollback" in caught.value.remedy
+    else:
+        sandbox.stop()
+    planarian.rollback(sandbox, "@head")
+    assert sandbox.run("cat f").stdout == "one\n"
+
+
+def test_a_stopped_sandbox_comes_back_by_a_rollback(planarian: Planarian, sandbox: Sandbox) -> None:
+    sandbox.run("echo one > f")
+    planarian.snapshot(sandbox, name="one")
+    sandbox.run("echo two > f")
+    sandbox.stop()
+    with pytest.raises(SandboxError, match="closed"):
+        sandbox.run(["true"])
+    restored = planarian.rollback(sandbox, "one")
+    assert sandbox.run("cat f").stdout == "one\n"
+    assert restored.safety_id is not None
+    planarian.rollback(sandbox, restored.safety_id)
+    assert sandbox.run("cat f").stdout == "two\n", "even the state of a stopped sandbox is kept"
+
+
+def test_a_snapshot_in_the_background_overlaps_and_the_next_call_waits(planarian: Planarian, sandbox: Sandbox) -> None:
+    sandbox.run("for i in $(seq 200); do echo $i > file$i; done")
+    future = planarian.snapshot(sandbox, name="background", wait=False)
+    sandbox.run("rm file1")
+    assert future.result(60).status is Status.COMMITTED
+    planarian.rollback(sandbox, "background")
+    assert sandbox.run("cat file1").stdout == "1\n"
+
+
+def test_a_snapshot_waits_for_calls_and_is_of_a_boundary_between_them(planarian: Planarian, sandbox: Sandbox) -> None:
+    import threading
+
+    call = threading.Thread(target=lambda: sandbox.run("echo begun > f; sleep 0.5; echo ended > f"))
+    call.start()
+    while sandbox.run("cat f").stdout != "begun\n":
+        time.sleep(0.01)
+    planarian.snapshot(sandbox, name="after")
+    call.join()
+    sandbox.run("rm f")
+    planarian.rollback(sandbox, "after")
+    assert sandbox.run("cat f").stdout == "ended\n"
+
+
+@pytest.mark.needs("root", "criu", "namespaces")
+def test_a_host_upgrade_under_a_sandbox_is_named(planarian: Planarian, workspace: Path) -> None:
+    sandbox = planarian.create_sandbox(workspace, sandbox="namespace", process="criu")
+    planarian.snapshot(sandbox, name="one")
+    planarian.registry.update_sandbox(replace(sandbox.record, base="another host"))
+    with pytest.raises(CaptureError) as caught:
+        planarian.snapshot(sandbox, name="two")
+    assert caught.value.code == "base-changed"
+    assert "--files-only" in caught.value.remedy
+    assert sandbox.run(["true"]).exit_code == 0
+    two = planarian.snapshot(sandbox, name="two", files_only=True)
+    assert any(gap.domain is Domain.PROCESSES for gap in two.coverage.missing)
+
+
+@pytest.fixture
+def small_home(tmp_path: Path) -> Iterator[Planarian]:
+    """A home on a file system of 24 MB."""
+    home = tmp_path / "small"
+    home.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "-o", "size=24m", "small", str(home)], check=True)
+    try:
+        with Planarian.open(home) as planarian:
+            yield planarian
+            remove_all(planarian)
+    finally:
+        subprocess.run(["umount", "-l", str(home)], check=True)
+
+
+@pytest.mark.needs("root", "namespaces")
+@pytest.mark.parametrize("kind", ["namespace", "directory"])
+def test_a_full_disk_loses_nothing(small_home: Planarian, workspace: Path, kind: str) -> None:
+    planarian = small_home
+    sandbox = planarian.create_sandbox(workspace, sandbox=kind)
+    sandbox.run("echo one > f")
+    planarian.snapshot(sandbox, name="one")
+    sandbox.run("head -c 13M /dev/urandom > big" if kind == "namespace" else "head -c 40M /dev/urandom > big")
+    with pytest.raises(PlanarianError) as caught:
+        planarian.snapshot(sandbox, name="two")
+    assert "space" in caught.value.remedy + caught.value.message
+    assert "runs on" in caught.value.state or "running" in caught.value.state
+    assert sandbox.run("cat f; stat -c %s big").exit_code == 0
+    with pytest.raises(LineageError):
+        planarian.resolve(sandbox, "two")
+    sandbox.run("rm big")
+    planarian.snapshot(sandbox, name="two")
+    planarian.rollback(sandbox, "one")
+    assert sandbox.run("cat f").stdout == "one\n"
