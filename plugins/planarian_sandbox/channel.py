@@ -86,17 +86,22 @@ class Call:
             self._release(self._calls)
 
     def _release(self, calls: Inside) -> None:
+        background = False
+        if self.group:
+            try:
+                os.rmdir(self.group)
+            except OSError:  # background processes are in it; it goes when the sandbox stops
+                background = True
         for name in self._names:
-            with contextlib.suppress(OSError):
-                calls.remove(name)
+            # A large input that is still open keeps its name: an image can't hold large nameless files.
+            if not (background and name.endswith(".stdin")):
+                with contextlib.suppress(OSError):
+                    calls.remove(name)
         descriptors = [stream.descriptor for stream in self.streams]
         for descriptor in (self._result, self.pidfd, *descriptors):
             if descriptor >= 0:
                 os.close(descriptor)
         calls.__exit__()
-        if self.group:
-            with contextlib.suppress(OSError):  # background processes are in it; it goes when the sandbox stops
-                os.rmdir(self.group)
 
     def _check_init(self) -> None:
         """After something was opened by the init's pid: that it was the init's."""
@@ -293,7 +298,7 @@ def forget_calls(init_pid: int) -> None:
         for place in (CALLS, LISTENING):
             with root.directory(place.lstrip("/")) as directory:
                 for name in list(directory.names(10_000)):
-                    if name != "agent.sock":
+                    if name != "agent.sock" and not name.endswith(".stdin"):
                         directory.remove(name)
 
 

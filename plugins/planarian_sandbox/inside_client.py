@@ -1,7 +1,7 @@
 """The ``planarian`` command inside a namespace sandbox: hands its arguments to the host while a call runs.
 
-Stand-alone. It writes a request file and waits for the reply file: no socket and no descriptor that leads outside, so that an
-image of the processes can be taken while it waits. Exit code 69 when nobody listens.
+Stand-alone. It writes a request file and waits for the reply file: no socket and no descriptor that leads outside, so
+that an image of the processes can be taken while it waits. Exit code 69 when nobody listens.
 """
 
 import fcntl

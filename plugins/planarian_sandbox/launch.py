@@ -9,6 +9,8 @@ import socket
 import stat
 import subprocess
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,20 @@ CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 net_bind_service, net_raw, sys_chroot, mknod, audit_write, setfcap."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PATIENCE = 20.0
+
+
+@contextmanager
+def reported(what: str) -> Iterator[None]:
+    """Turn an OSError of the host's own files (full, read-only, no permission) into a SandboxError."""
+    try:
+        yield
+    except OSError as error:
+        raise SandboxError(
+            f"{what}: {error}.",
+            code="sandbox-start",
+            state="nothing is left running",
+            remedy="check free space and permissions of the Planarian home; planarian doctor",
+        ) from error
 
 
 def check_id(sandbox_id: str) -> str:

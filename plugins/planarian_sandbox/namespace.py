@@ -33,6 +33,7 @@ from planarian_sandbox.launch import (
     launch,
     live_sandbox,
     mount_point,
+    reported,
 )
 from planarian_sandbox.layer import Layout, is_fresh, prepare, refresh
 from planarian_sandbox.listener import Listener
@@ -63,21 +64,23 @@ class NamespaceBackend:
     def prepare(self, spec: SandboxSpec) -> SandboxSpec:
         """Fill a new layer; ConfigurationError when the workspace is missing or hidden."""
         check_id(spec.id)
-        return replace(spec, exclude=prepare(spec, self._home).exclude)
+        with reported(f"The layer {spec.layer} can't be prepared"):
+            return replace(spec, exclude=prepare(spec, self._home).exclude)
 
     def start(self, spec: SandboxSpec) -> LiveSandbox:
         """Start an init on the layer. Nothing is left running when this raises."""
         layout = Layout.load(spec.layer)
         refuse_running(check_id(spec.id))
-        refresh(spec, layout, self._home)
-        heal_index(spec.layer, layout)
-        groups = cgroups.make(spec.id, spec.limits)
-        try:
-            live = self.adopt(spec, launch(configuration(self._home, spec, layout, groups)))
-            await_agent(live)
-        except BaseException:
-            self.stop(spec, None)
-            raise
+        with reported("The sandbox can't be started"):
+            refresh(spec, layout, self._home)
+            heal_index(spec.layer, layout)
+            groups = cgroups.make(spec.id, spec.limits)
+            try:
+                live = self.adopt(spec, launch(configuration(self._home, spec, layout, groups)))
+                await_agent(live)
+            except BaseException:
+                self.stop(spec, None)
+                raise
         return live
 
     def execute(
@@ -164,16 +167,15 @@ class NamespaceBackend:
         layout = Layout.load(spec.layer)
         if layout.rootless:
             raise SandboxError("A rootless sandbox can't be restored from an image.", code="sandbox-rootless")
-        refresh(spec, layout, self._home, programs=False)
-        heal_index(spec.layer, layout)
-        groups = cgroups.make(check_id(spec.id), spec.limits)
-        config = configuration(self._home, spec, layout, groups)
-        (self._home / "cache").mkdir(mode=0o700, parents=True, exist_ok=True)
-        return RestoreEnvironment(
-            prefix=command(config),
-            root=mount_point(self._home, spec),
-            private_network=spec.network is Network.NONE,
-        )
+        with reported("The place for a restore can't be made"):
+            refresh(spec, layout, self._home, programs=False)
+            heal_index(spec.layer, layout)
+            groups = cgroups.make(check_id(spec.id), spec.limits)
+            return RestoreEnvironment(
+                prefix=command(configuration(self._home, spec, layout, groups)),
+                root=mount_point(self._home, spec),
+                private_network=spec.network is Network.NONE,
+            )
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace.

@@ -35,6 +35,12 @@ call("private mounts", libc.mount(None, b"/", None, ctypes.c_ulong(16384 | 1 << 
 call("mounts", libc.mount(b"tmpfs", b"/tmp", b"tmpfs", ctypes.c_ulong(0), None))
 for name in ("lower", "upper", "work", "merged"):
     os.mkdir("/tmp/" + name)
+if not user:
+    try:
+        os.setxattr("/tmp/upper", "trusted.overlay.opaque", b"y")
+    except OSError as error:
+        print("trusted attributes: " + str(error))
+        sys.exit(1)
 options = b"lowerdir=/tmp/lower,upperdir=/tmp/upper,workdir=/tmp/work" + (b",userxattr" if user else b"")
 call("overlay file systems", libc.mount(b"overlay", b"/tmp/merged", b"overlay", ctypes.c_ulong(0), options))
 call("pid, ipc, uts and net namespaces", libc.unshare(0x20000000 | 0x8000000 | 0x4000000 | 0x40000000))

@@ -196,6 +196,15 @@ class TestNamespace(NamespaceFixtures, SandboxConformance):
         with pytest.raises(ConfigurationError):
             backend.prepare(replace(spec, workspace=spec.workspace + "/nothing"))
 
+    def test_a_home_that_can_not_be_written(self, backend: NamespaceBackend, spec: SandboxSpec) -> None:
+        prepared = backend.prepare(spec)
+        Path(spec.home, "mounts").write_text("a file where a directory is wanted")
+        with pytest.raises(SandboxError, match="can't be started") as caught:
+            backend.start(prepared)
+        assert caught.value.remedy
+        assert isinstance(caught.value.__cause__, OSError)
+        assert not _cgroups_of(spec.id)
+
     def test_a_hidden_workspace_is_refused(self, backend: NamespaceBackend, spec: SandboxSpec) -> None:
         for workspace in (spec.home, str(Path(spec.layer).parent)):
             with pytest.raises(ConfigurationError):
