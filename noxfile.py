@@ -163,13 +163,11 @@ def rootless(session: nox.Session) -> None:
     if not IS_ROOT:
         session.skip("not root: `tests` has run as an ordinary user already")
     make_user(session)
-    python = usable_python(session)
     folder = Path(tempfile.mkdtemp(prefix="planarian-"))
     try:
         checkout = copy_for_user(folder, wheel(session))
-        environment = user_environment(folder)
-        session.run(*as_user(environment), python, "-m", "venv", str(folder / "venv"), external=True)
-        run = [*as_user(environment), str(folder / "venv" / "bin" / "python"), "-m"]
+        clean = user_environment(folder)
+        run = [*as_user(clean), make_environment(session, folder, clean), "-m"]
         built = f"{next(checkout.glob('*.whl'))}[miniswe]"
         session.run(*run, "pip", "install", "--quiet", built, *group("test"), external=True)
         settings = ["-c", str(checkout / "pyproject.toml"), "--rootdir", str(checkout), *NO_HANG]
@@ -218,17 +216,18 @@ def make_user(session: nox.Session) -> None:
         session.run("useradd", "--create-home", "--shell", "/bin/bash", USER, external=True)
 
 
-def usable_python(session: nox.Session) -> str:
-    """A Python that other users may run too (one below /root isn't), with the venv module."""
+def make_environment(session: nox.Session, folder: Path, clean: dict[str, str]) -> str:
+    """A virtual environment of the user's own, from a Python that others may run too (one below /root isn't)."""
     why = []
-    probe = f"import ensurepip, sys; sys.exit(sys.version_info < ({PYTHONS[0].replace('.', ', ')}))"
+    old = f"import sys; sys.exit(sys.version_info < ({PYTHONS[0].replace('.', ', ')}))"
     for python in ("/usr/bin/python3", "/usr/local/bin/python3", *(f"/usr/bin/python{v}" for v in PYTHONS)):
-        if not Path(python).exists():
-            continue
-        tried = subprocess.run(["runuser", "-u", USER, "--", python, "-c", probe], capture_output=True, text=True)
-        if tried.returncode == 0:
-            return python
-        why.append(f"{python}: {tried.stderr.strip()[-120:] or 'too old'}")
+        for step in (["-c", old], ["-m", "venv", "--clear", str(folder / "venv")]):
+            tried = subprocess.run([*as_user(clean), python, *step], capture_output=True, text=True, cwd=folder)
+            if tried.returncode != 0:
+                why.append(f"{python}: {(tried.stdout + tried.stderr).strip()[-150:] or 'too old'}")
+                break
+        else:
+            return str(folder / "venv" / "bin" / "python")
     message = f"no Python that {USER} could use ({'; '.join(why)}): apt-get install python3-venv"
     if os.environ.get("CI") == "true":
         session.error(message)
