@@ -22,6 +22,7 @@ from planarian_core.errors import SandboxError
 from planarian_core.interfaces import OutputSink
 from planarian_core.model import LiveSandbox
 from planarian_sandbox import cgroups
+from planarian_sandbox.agent import LOST, WHOLE
 from planarian_sandbox.identity import GONE, GONE_REMEDY, end_below, exited, kill, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layer import CALLS, LISTENING
@@ -236,9 +237,9 @@ class Call:
         """The exit code that the init reports once all output is in the files."""
         deadline = time.monotonic() + HANDSHAKE
         pause = 0.0001
-        while not (report := os.pread(self._result, 64, 0)).endswith(b"\n"):
+        while (report := self._report()) is None:
             self._check_init()
-            if time.monotonic() > deadline or len(report) >= 64:
+            if time.monotonic() > deadline:
                 raise SandboxError(
                     "The sandbox's init did not report how the command ended.",
                     code="sandbox-silent",
@@ -251,8 +252,8 @@ class Call:
             pause = min(pause * 1.5, 0.01)
         for stream in self.streams:
             stream.advance(sink)
-        code, _, state = report.decode("ascii", "replace").strip().partition(" ")
-        if not code.isdigit() or not 0 <= int(code) <= 255:
+        code, state = report
+        if not 0 <= code <= 255:
             raise SandboxError("The sandbox's init reports nonsense.", code="sandbox-tampered")
         if state != "whole":
             raise SandboxError(
@@ -261,7 +262,18 @@ class Call:
                 state="the command has ended; what it changed remains",
                 remedy="free space on the disk of the Planarian home",
             )
-        return int(code)
+        return code
+
+    def _report(self) -> tuple[int, str] | None:
+        """What the init says of the end: exit code and whether the output is whole. None while it says nothing."""
+        text = os.pread(self._result, 64, 0)
+        if text.endswith(b"\n"):
+            code, _, state = text.decode("ascii", "replace").strip().partition(" ")
+            return (int(code) if code.isdigit() else -1), state
+        size = os.fstat(self._result).st_size
+        if size >= WHOLE and not text.strip(b"\0"):  # no room on the disk for words
+            return (size - LOST, "lost") if size >= LOST else (size - WHOLE, "whole")
+        return (-1, "") if len(text) >= 64 else None
 
     def end(self, sink: OutputSink | None) -> None:
         """End the call's whole tree and take what it had written. SandboxError when it can't be ended."""
@@ -281,12 +293,7 @@ class Call:
                 remedy=GONE_REMEDY,
             )
         deadline = time.monotonic() + 5.0
-        while (
-            self._result >= 0
-            and not os.pread(self._result, 64, 0)
-            and time.monotonic() < deadline
-            and not exited(self.init)
-        ):
+        while self._result >= 0 and self._report() is None and time.monotonic() < deadline and not exited(self.init):
             time.sleep(0.0005)
         for stream in self.streams:
             stream.advance(sink)

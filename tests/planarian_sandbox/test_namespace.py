@@ -356,6 +356,31 @@ class TestRootOnly(NamespaceFixtures):
         result = sandbox.shell(f"{become} planarian log", requests=lambda request: AgentReply(4, f"{request.argv}"))
         assert (result.exit_code, result.stdout) == (4, "('log',)")
 
+    def test_a_full_disk(self, spec: SandboxSpec, tmp_path: Path) -> None:
+        """The sandbox itself can make room again; output that found none is an error, not an empty result."""
+        small = tmp_path / "small"
+        small.mkdir()
+        subprocess.run(["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(small)], check=True)
+        try:
+            (small / "layer").mkdir()
+            backend = NamespaceBackend(small)
+            prepared = backend.prepare(replace(spec, home=str(small), layer=str(small / "layer")))
+            box = Sandbox(backend, prepared, backend.start(prepared))
+            try:
+                assert box.shell("head -c 20M /dev/zero >big 2>/dev/null").exit_code == 1
+                assert os.statvfs(small).f_bavail == 0
+                assert box.shell("exit 5").exit_code == 5
+                with pytest.raises(SandboxError, match="lost"):
+                    box.shell("echo some output")
+                with pytest.raises(SandboxError):
+                    box.command(Command(("cat",), stdin=b"x" * 10_000))
+                assert box.shell("rm big").exit_code == 0
+                assert box.shell("echo fine").stdout == "fine\n"
+            finally:
+                backend.stop(prepared, box.live)
+        finally:
+            subprocess.run(["umount", str(small)], check=True)
+
     def test_limits_are_in_the_control_groups(self, sandbox: Sandbox) -> None:
         contents = [
             (Path(group) / name).read_text().strip()
