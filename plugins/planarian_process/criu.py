@@ -10,10 +10,11 @@ import contextlib
 import hashlib
 import os
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from planarian_core.errors import CaptureError, RestoreError
 from planarian_core.interfaces import (
@@ -27,7 +28,7 @@ from planarian_core.model import Artefact, Domain, Gap, Network, ProcessInfo, Sa
 from planarian_process import criu_images
 from planarian_process.criu_engine import EngineFailure
 from planarian_process.criu_log import diagnose, log_gaps
-from planarian_process.criu_probe import Probe
+from planarian_process.criu_probe import Findings, Probe
 from planarian_process.criu_tasks import (
     Task,
     await_dumper,
@@ -90,18 +91,13 @@ class CriuBackend:
         init = sandbox.live.init_pid
         tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
-        private = sandbox.spec.network is not Network.HOST
-        keep_network = private and several_networks(tasks)
-        mounts = ("/", *(str(path) for path in sandbox.live.details.get("mounts", ())))
-        externals = tuple(f"mnt[{path}]:{_mount_name(path)}" for path in mounts)
+        shape = _Shape.of(sandbox, tasks)
         instant = CriuInstant()
         os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
             with (
                 ThreadPoolExecutor(max_workers=1) as pool,
-                engine.dump(
-                    init, images, private_network=private, keep_network=keep_network, external=externals
-                ) as dump,
+                engine.dump(init, images, **shape.network, external=shape.to_dump()) as dump,
             ):
                 sealed = pool.submit(_finish, images)
                 stopped = read_tasks(init, sandbox.tasks())
@@ -116,28 +112,13 @@ class CriuBackend:
         # Seen in the instant all are stopped by CRIU; the states are those of just before.
         states = {task.host: task.state for task in tasks}
         instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
-        instant.gaps = log_gaps(dump.log, stopped, not private)
-        instant.artefact = Artefact(
-            Domain.PROCESSES,
-            self.name,
-            images.name,
-            stored=manifest.size,
-            logical=manifest.size,
-            details={
-                "files": len(manifest.files),
-                "manifest": manifest.digest,
-                "kernel": os.uname().release,
-                "criu": found.version,
-                "mem_track": found.mem_track,
-                "private_network": private,
-                "keep_network": keep_network,
-                "mounts": list(mounts),
-            },
-        )
+        instant.gaps = log_gaps(dump.log, stopped, not shape.private)
+        instant.artefact = _artefact(images, manifest, found, shape)
 
     def thaw(self, sandbox: RunningSandbox) -> None:
         """Wait until what a killed runtime's CRIU holds runs on: CRIU notices the death and undoes by itself."""
-        await_dumper(lambda: read_tasks(sandbox.live.init_pid, sandbox.tasks()), _PATIENCE)
+        with contextlib.suppress(CaptureError):  # the sandbox is gone: nothing stands still
+            await_dumper(lambda: read_tasks(sandbox.live.init_pid, sandbox.tasks()), _PATIENCE)
 
     def verify(self, artefact: Artefact, images: Path) -> None:
         """Check names and sizes of the image's files; RestoreError names what is missing."""
@@ -156,30 +137,19 @@ class CriuBackend:
             RestoreError: the image is damaged, or CRIU failed: then the cause is from its log. Nothing is left running.
         """
         digest = str(artefact.details.get("manifest", ""))
-        private = bool(artefact.details.get("private_network", True))
-        if private != environment.private_network:
+        shape = _Shape.from_details(artefact.details)
+        if shape.private != environment.private_network:
             raise RestoreError(
                 "the statepoint was taken with another kind of network than the sandbox has now",
                 remedy="restore it into a sandbox with the same network setting",
             )
-        mounts = [str(path) for path in artefact.details.get("mounts", ("/",))]
-        for path in mounts:
-            if path != "/" and path not in environment.mounts:
-                raise RestoreError(
-                    f"the sandbox has nothing mounted at {path}, as it had when the statepoint was taken",
-                    remedy="restore it into a sandbox with the same workspace",
-                )
         try:
             return self._probe.engine().restore(
                 images,
                 environment.root,
                 prefix=environment.prefix,
-                private_network=private,
-                keep_network=bool(artefact.details.get("keep_network", False)),
-                external=[
-                    f"mnt[{_mount_name(path)}]:{environment.root if path == '/' else environment.mounts[path]}"
-                    for path in mounts
-                ],
+                **shape.network,
+                external=shape.to_restore(environment),
                 doomed=kill,
                 check=lambda: criu_images.check_content(images, digest),
             )
@@ -193,9 +163,67 @@ class CriuBackend:
             ) from failure
 
 
+@dataclass(frozen=True)
+class _Shape:
+    """What a dump and its restore must agree on. ``mounts`` are those that the sandbox backend brings, by their path
+    inside.
+    """
+
+    private: bool
+    keep: bool
+    mounts: tuple[str, ...]
+
+    @classmethod
+    def of(cls, sandbox: RunningSandbox, tasks: Sequence[Task]) -> _Shape:
+        private = sandbox.spec.network is not Network.HOST
+        mounts = ("/", *(str(path) for path in sandbox.live.details.get("mounts", ())))
+        return cls(private, private and several_networks(tasks), mounts)
+
+    @classmethod
+    def from_details(cls, details: Mapping[str, Any]) -> _Shape:
+        mounts = tuple(str(path) for path in details.get("mounts", ("/",)))
+        return cls(bool(details.get("private_network", True)), bool(details.get("keep_network", False)), mounts)
+
+    @property
+    def network(self) -> dict[str, bool]:
+        return {"private_network": self.private, "keep_network": self.keep}
+
+    def to_dump(self) -> list[str]:
+        return [f"mnt[{path}]:{_mount_name(path)}" for path in self.mounts]
+
+    def to_restore(self, environment: RestoreEnvironment) -> list[str]:
+        places = {**environment.mounts, "/": environment.root}
+        missing = [path for path in self.mounts if path not in places]
+        if missing:
+            raise RestoreError(
+                f"the sandbox has nothing mounted at {missing[0]}, as it had when the statepoint was taken",
+                remedy="restore it into a sandbox with the same workspace",
+            )
+        return [f"mnt[{_mount_name(path)}]:{places[path]}" for path in self.mounts]
+
+
 def _mount_name(path: str) -> str:
     """What a mount that comes from outside is called in the image; free of the path's own characters."""
     return "root" if path == "/" else f"mount-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+
+
+def _artefact(images: Path, manifest: criu_images.Manifest, found: Findings, shape: _Shape) -> Artefact:
+    return Artefact(
+        Domain.PROCESSES,
+        CriuBackend.name,
+        images.name,
+        stored=manifest.size,
+        logical=manifest.size,
+        details={
+            "files": len(manifest.files),
+            "manifest": manifest.digest,
+            "kernel": os.uname().release,
+            "criu": found.version,
+            "mem_track": found.mem_track,
+            **shape.network,
+            "mounts": list(shape.mounts),
+        },
+    )
 
 
 def _finish(images: Path) -> criu_images.Manifest:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -140,9 +141,11 @@ class Engine:
                 if not response.success:
                     raise EngineFailure("CRIU failed", worker)
                 tree.end_doomed()
-            except BaseException:
+            except BaseException as failure:
                 worker.abandon()
                 tree.kill()
+                if isinstance(failure, OSError):
+                    raise EngineFailure(f"what is restored could not be set up: {failure}", worker) from failure
                 raise
             finally:
                 tree.close()
@@ -197,10 +200,13 @@ class _Restored:
             os.close(handle)
 
     def kill(self) -> None:
-        """End the whole tree: with its init goes the pid namespace."""
+        """End the whole tree and wait for it: with its init goes the pid namespace."""
         if self._init_handle >= 0:
             with contextlib.suppress(ProcessLookupError):
                 signal.pidfd_send_signal(self._init_handle, signal.SIGKILL)
+            watcher = select.poll()
+            watcher.register(self._init_handle, select.POLLIN)
+            watcher.poll(PATIENCE * 1000)
 
     def close(self) -> None:
         for handle in (*self._stopped, *([self._init_handle] if self._init_handle >= 0 else [])):

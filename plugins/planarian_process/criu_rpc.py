@@ -6,8 +6,8 @@ are used and the exchange is written here.
 
 from __future__ import annotations
 
+import ast
 import contextlib
-import importlib.util
 import os
 import select
 import shutil
@@ -18,7 +18,10 @@ import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from planarian_core.errors import BackendUnavailable
 from planarian_process.criu_namespaces import in_thread, mount, own_mounts
@@ -33,6 +36,7 @@ DEADLINE = 900.0
 INSTALL = "apt-get install --no-install-recommends criu python3-pycriu  # 4.2 or newer; on Debian 12/13 from sid"
 
 _ADMINISTRATOR_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
+_DESCRIPTION = "AddSerializedFile"
 _CACHE_NAME = "criu.kdat"
 _messages_lock = threading.Lock()
 _messages: Any = None
@@ -60,12 +64,13 @@ def _message_file() -> Path | None:
 
 
 def messages() -> Any:
-    """The protobuf message classes of CRIU's RPC, from the system's pycriu.
+    """The message classes and constants of CRIU's RPC, as attributes, from the description in the system's pycriu.
 
-    That one file is loaded, not the system's dist-packages as a whole: everything else, protobuf first, is ours.
+    The description is read out of pycriu's file and nothing of it is run: its generated code insists on the protobuf
+    of its own Python, and would put ``rpc.proto`` where another library may have one, too.
 
     Raises:
-        BackendUnavailable: pycriu isn't installed, or doesn't fit the protobuf that is.
+        BackendUnavailable: pycriu isn't installed, or is none that we can read.
     """
     global _messages
     with _messages_lock:
@@ -74,17 +79,26 @@ def messages() -> Any:
             if file is None:
                 raise BackendUnavailable("pycriu, CRIU's Python package, was not found", remedy=INSTALL)
             try:
-                spec = importlib.util.spec_from_file_location("planarian_process._criu_messages", file)
-                assert spec is not None
-                assert spec.loader is not None
-                module = importlib.util.module_from_spec(spec)
-                spec.loader.exec_module(module)
-            except Exception as failure:  # an import can fail in any way; all mean the same here
-                raise BackendUnavailable(
-                    f"{file} can't be loaded: {failure}", remedy="pip install protobuf"
-                ) from failure
-            _messages = module
+                _messages = _classes(_description(file))
+            except Exception as failure:  # it can be malformed in any way; all mean the same here
+                raise BackendUnavailable(f"{file} can't be read: {failure}", remedy=INSTALL) from failure
         return _messages
+
+
+def _description(file: Path) -> bytes:
+    for node in ast.walk(ast.parse(file.read_bytes())):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _DESCRIPTION:
+            return bytes(ast.literal_eval(node.args[0]))
+    raise ValueError(f"no {_DESCRIPTION} in it")
+
+
+def _classes(description: bytes) -> SimpleNamespace:
+    pool = descriptor_pool.DescriptorPool()
+    pool.AddSerializedFile(description)
+    file = pool.FindFileByName(descriptor_pb2.FileDescriptorProto.FromString(description).name)
+    kinds = {name: message_factory.GetMessageClass(kind) for name, kind in file.message_types_by_name.items()}
+    values = {value.name: value.number for kind in file.enum_types_by_name.values() for value in kind.values}
+    return SimpleNamespace(**kinds, **values)
 
 
 class StartCache:
