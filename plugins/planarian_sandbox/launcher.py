@@ -5,7 +5,7 @@ With a COMMAND it only makes the place where an image of the processes is restor
 line ``step: error`` and exit code 1. Nothing is mounted where the host could see it, and nothing outlives a failure.
 
 JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, layer, workspace, tops, cgroups,
-own_network, capabilities, processes, filters, init, env, start_cache, empty, hostname.
+own_network, beside, capabilities, processes, filters, init, env, start_cache, empty, hostname.
 """
 
 # ruff: noqa: SIM105  # contextlib and typing take longer to import than all that is done here
@@ -99,8 +99,10 @@ def join_cgroups(paths: list[str]) -> None:
             file.write("0")
 
 
-def mount_files(config: dict[str, Any]) -> None:
-    """Root: the overlay over the host's root, and the workspace's own where it needs one."""
+def mount_files(config: dict[str, Any], beside: str = "") -> None:
+    """Root: the overlay over the host's root, and the workspace's own where it needs one: at its place below the root,
+    or at ``beside``.
+    """
     options = "index=on,nfs_export=on,redirect_dir=on"
     step("mount the overlay")
     os.chdir(config["layer"])
@@ -108,7 +110,7 @@ def mount_files(config: dict[str, Any]) -> None:
     workspace = config["workspace"]
     if workspace:
         step("mount the workspace's overlay")
-        target = directory(config["root"], workspace, create=True)
+        target = beside or directory(config["root"], workspace, create=True)
         data = f"lowerdir={escaped(workspace)},upperdir=workspace/upper,workdir=workspace/work,{options}"
         mount("overlay", target, "overlay", 0, data)
 
@@ -360,7 +362,8 @@ def enter(config: dict[str, Any], command: list[str]) -> int:
     join_cgroups(config["cgroups"])
     step("make a mount namespace")
     private_mounts()
-    mount_files(config)
+    # Not below the root: CRIU can't take over a mount that has others below it. It puts the workspace in its place.
+    mount_files(config, config["beside"])
     step("prepare /run")
     cache = config["start_cache"]
     known = None

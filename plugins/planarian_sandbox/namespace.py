@@ -25,6 +25,7 @@ from planarian_sandbox.ending import end_init, end_strays, refuse_running
 from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, running_init
 from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
+    BESIDE,
     PATH,
     await_agent,
     check_id,
@@ -150,8 +151,9 @@ class NamespaceBackend:
             groups = tuple({*groups, *live.cgroups}) if live.cgroups else groups
         cgroups.remove(groups)
         forget_sessions(self._home, spec.id)
-        with contextlib.suppress(OSError):
-            os.rmdir(self._home / "mounts" / spec.id)
+        for kind in ("", BESIDE):
+            with contextlib.suppress(OSError):
+                os.rmdir(self._home / "mounts" / f"{spec.id}{kind}")
 
     def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
         """Whether its very init still runs."""
@@ -175,6 +177,7 @@ class NamespaceBackend:
                 prefix=command(configuration(self._home, spec, layout, groups)),
                 root=mount_point(self._home, spec),
                 private_network=spec.network is Network.NONE,
+                mounts={layout.workspace: mount_point(self._home, spec, BESIDE)} if layout.workspace else {},
             )
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
