@@ -15,10 +15,11 @@ from planarian_miniswe import PlanarianEnvironment
 os.environ.setdefault("MSWEA_SILENT_STARTUP", "1")
 
 MakeEnvironment = Callable[..., PlanarianEnvironment]
+NAMESPACES = "namespaces" if os.geteuid() == 0 else "userns"
 
 REAL_BACKENDS = [
     pytest.param(("directory", "respawn"), id="directory-respawn"),
-    pytest.param(("namespace", "respawn"), id="namespace-respawn", marks=pytest.mark.needs("namespaces")),
+    pytest.param(("namespace", "respawn"), id="namespace-respawn", marks=pytest.mark.needs(NAMESPACES)),
     pytest.param(("namespace", "criu"), id="namespace-criu", marks=pytest.mark.needs("namespaces", "criu")),
 ]
 

@@ -33,9 +33,10 @@ def demo(place: Path, *options: str, before: str = "") -> subprocess.CompletedPr
     return run(place, ["-c", script, "demo", *options])
 
 
+NAMESPACES = "namespaces" if os.geteuid() == 0 else "userns"
 DEMO_BACKENDS = [
     pytest.param(("directory", "respawn"), id="directory-respawn"),
-    pytest.param(("namespace", "respawn"), id="namespace-respawn", marks=pytest.mark.needs("namespaces")),
+    pytest.param(("namespace", "respawn"), id="namespace-respawn", marks=pytest.mark.needs(NAMESPACES)),
     pytest.param(("namespace", "criu"), id="namespace-criu", marks=pytest.mark.needs("namespaces", "criu")),
 ]
 
