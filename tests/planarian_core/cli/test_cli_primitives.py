@@ -128,5 +128,6 @@ def test_foreign_text_can_not_drive_the_terminal(cli: Any, workspace: Path) -> N
         text = cli(*command)
         assert "\x1b" not in text
         assert "\x07" not in text
+    assert "[red]x" in cli("list")
     assert "[bold]deps" in cli("log")
     assert "[/nonsense]" in cli("show", "@head")
