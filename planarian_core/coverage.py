@@ -18,12 +18,16 @@ class Stillness:
 
 
 def coverage(
-    files: Artefact | None, instant: Instant, remote: Sequence[RemotePosition], gaps: Sequence[Gap]
+    files: Artefact | None,
+    instant: Instant,
+    processes: Sequence[ProcessInfo],
+    remote: Sequence[RemotePosition],
+    gaps: Sequence[Gap],
 ) -> Coverage:
     """The coverage of a capture; ``gaps`` are those that neither the files nor the processes know of."""
     words = [f"files by {files.backend}"] if files else []
     if instant.artefact:
-        words.append(f"{len(instant.process_list)} processes by {instant.artefact.backend}")
+        words.append(f"{len(processes)} processes by {instant.artefact.backend}")
     words += [f"position {p.position} of {p.service}" for p in remote]
     listed = files.details.get("gaps", []) if files else []
     file_gaps = [Gap(Domain.FILES, str(path), str(reason)) for path, reason in listed]

@@ -31,6 +31,7 @@ from planarian_core.model import (
     Branch,
     Domain,
     Gap,
+    ProcessInfo,
     RemoteEffect,
     RemotePosition,
     RestoreContext,
@@ -146,8 +147,9 @@ class StatepointManager:
         description, facts = context.record_state(request.description, described)
         if request.files_only:
             fact_gaps.append(Gap(Domain.PROCESSES, "all processes", f"left out: {request.files_only}"))
+        processes = self._visible(record, instant.process_list)
         found = coverage.coverage(
-            captured.files, instant, captured.remote, [*fact_gaps, *self.sandboxes.standing_gaps(record)]
+            captured.files, instant, processes, captured.remote, [*fact_gaps, *self.sandboxes.standing_gaps(record)]
         )
         return replace(
             statepoint,
@@ -155,12 +157,17 @@ class StatepointManager:
             facts=facts,
             files=captured.files,
             processes=instant.artefact,
-            process_list=instant.process_list,
+            process_list=processes,
             remote=captured.remote,
             coverage=found,
             base=record.base,
             timings={key: round(value, 6) for key, value in captured.timings.items()},
         )
+
+    def _visible(self, record: SandboxRecord, processes: tuple[ProcessInfo, ...]) -> tuple[ProcessInfo, ...]:
+        """Without the init of a sandbox with a process tree: it is Planarian's own."""
+        tree = self.plugins.sandbox(record.spec.backend).capabilities.process_tree
+        return tuple(process for process in processes if not (tree and process.pid == 1))
 
     @contextmanager
     def _instant(self, record: SandboxRecord, images: Path, request: SnapshotRequest) -> Iterator[Instant]:
