@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
 from planarian_core.errors import PlanarianError, SandboxError
-from planarian_core.interfaces import AgentReply, AgentRequest
+from planarian_core.interfaces import AgentReply, AgentRequest, OutputSink
 from planarian_core.locks import Held
 from planarian_core.model import CommandResult
 from planarian_core.statepoint_manager import SnapshotRequest
@@ -123,9 +123,12 @@ class RequestServer:
         limit = self._planarian.config.ledger_characters
         return AgentReply(stdout=self._planarian.ledger(self._sandbox).to_markdown(limit))
 
-    def after(self, result: CommandResult) -> CommandResult:
+    def after(self, result: CommandResult, sink: OutputSink | None) -> CommandResult:
         """What is left to do when the call has ended and its lock is released; the call's final result."""
         if self._rollback_to is None:
             return result
         restored = self._planarian.rollback(self._sandbox, self._rollback_to)
-        return replace(result, exit_code=0, stdout=result.stdout + restored.to_markdown(), timed_out=False)
+        text = restored.to_markdown()
+        if sink is not None:
+            sink("stdout", text.encode())
+        return replace(result, exit_code=0, stdout=result.stdout + text, timed_out=False)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -58,10 +57,12 @@ def load(home: Path) -> Config:
         ConfigurationError: it is no TOML, or holds an unknown key or a value of the wrong type.
     """
     path = home / "config.toml"
+    if not path.exists():
+        return Config()
+    import tomllib  # 30 ms that few homes need
+
     try:
         data = tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        return Config()
     except (OSError, ValueError) as error:
         raise ConfigurationError(f"{path}: {error}", remedy="mend or remove the file") from error
     return from_mapping(data, str(path))

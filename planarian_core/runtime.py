@@ -239,7 +239,7 @@ class Planarian:
             server = agent_requests.RequestServer(self, sandbox, held)
             result = self.sandboxes.execute(sandbox.record, command, sink, server.handle)
         self._calls[sandbox.id] = self._calls.get(sandbox.id, 0) + 1
-        return server.after(result)
+        return server.after(result, sink)
 
     # --- the primitives ---
 

@@ -119,8 +119,7 @@ class SandboxManager:
             SandboxError: it did not start; nothing remains of it.
         """
         workspace = self._checked_workspace(request.workspace)
-        if request.name and any(r.name == request.name for r in self.registry.sandboxes() if not r.closed):
-            raise ConfigurationError(f"a sandbox called {request.name!r} exists", remedy="choose another name")
+        self.check_name(request.name)
         sandbox_id = new_id("sb")
         backend = self.choose("sandbox", request.sandbox or self.config.sandbox)
         filesystem = self.choose("filesystem", request.filesystem or self.config.filesystem)
@@ -153,6 +152,13 @@ class SandboxManager:
                 raise
             self.registry.end(operation, record=record)
         return record
+
+    def check_name(self, name: str) -> None:
+        """ConfigurationError when an open sandbox has the name."""
+        if name and any(r.name == name for r in self.registry.sandboxes() if not r.closed):
+            raise ConfigurationError(
+                f"a sandbox called {name!r} exists", code="sandbox-name-taken", remedy="choose another name"
+            )
 
     def _start_new(self, record: SandboxRecord) -> SandboxRecord:
         spec = record.spec

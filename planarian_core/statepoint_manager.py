@@ -8,6 +8,7 @@ restore, registry commit, on a new sandbox. Each step that can't be repeated bli
 
 from __future__ import annotations
 
+import errno
 import shutil
 import time
 from collections.abc import Iterator, Sequence
@@ -203,10 +204,11 @@ class StatepointManager:
         self.registry.discard(statepoint, str(error) or type(error).__name__, operation)
         if isinstance(error, PlanarianError) or not isinstance(error, Exception):
             raise error
+        full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
         raise CaptureError(
             f"the snapshot failed: {error}",
             state=f"{statepoint.id} was discarded; the sandbox goes on running",
-            remedy="free disk space" if "space" in str(error) else "see the cause above; planarian doctor",
+            remedy="free disk space" if full else "see the cause above; planarian doctor",
         ) from error
 
     def drop_artefacts(self, record: SandboxRecord, statepoint: Statepoint) -> None:
@@ -398,6 +400,7 @@ class StatepointManager:
             RestoreError, SandboxError: nothing remains of the fork.
         """
         self.check_restorable(source, statepoint, files_only=False)
+        self.sandboxes.check_name(name)
         assert statepoint.files is not None
         sandbox_id = new_id("sb")
         folder = self.sandboxes.folder(sandbox_id)

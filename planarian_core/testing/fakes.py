@@ -126,6 +126,9 @@ class FakeSandbox:
             timeout=command.timeout, check=False,
         )  # fmt: skip
         seconds = time.perf_counter() - started
+        if sink is not None:
+            for stream, data in (("stdout", done.stdout), ("stderr", done.stderr)):
+                sink(stream, data)
         return CommandResult(done.returncode, done.stdout.decode(), done.stderr.decode(), seconds)
 
     def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:

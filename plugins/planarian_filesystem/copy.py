@@ -182,5 +182,5 @@ def _capture_errors(layer: Layer) -> Iterator[None]:
             f"The files of {layer.path} could not be captured: {error}.",
             code="capture-no-space" if full else "capture-files",
             state=_RUNS_ON,
-            remedy="free some space (planarian prune)" if full else "mend the cause, then try again",
+            remedy="free some space (planarian rm)" if full else "mend the cause, then try again",
         ) from error

@@ -14,6 +14,7 @@ from planarian_core.errors import (
     CaptureError,
     CompensationConflict,
     CompensationError,
+    ConfigurationError,
     LineageError,
     RestoreError,
     SandboxError,
@@ -430,3 +431,11 @@ def test_a_source_that_forks_grew_from_is_not_removed(fake_planarian: Planarian,
     assert fake_planarian.registry.sandboxes() == []
     assert not list((fake_planarian.home / "sandboxes").iterdir())
     assert not list((fake_planarian.home / "statepoints").iterdir())
+
+
+def test_a_fork_s_name_must_be_free(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    point = fake_planarian.snapshot(sandbox)
+    with pytest.raises(ConfigurationError) as caught:
+        fake_planarian.fork(point, name="box")
+    assert caught.value.code == "sandbox-name-taken"
+    assert fake_planarian.fork(point, name="other").record.name == "other"
