@@ -25,7 +25,7 @@ from planarian_sandbox import cgroups
 from planarian_sandbox.agent import LOST, WHOLE
 from planarian_sandbox.identity import GONE, GONE_REMEDY, end_below, exited, kill, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.layer import CALLS, LISTENING
+from planarian_sandbox.layout import CALLS, LISTENING
 from planarian_sandbox.stream import Stream
 
 HANDSHAKE = 20.0

@@ -17,7 +17,7 @@ from contextlib import suppress
 
 from planarian_core.errors import SandboxError
 from planarian_sandbox.inside import Inside
-from planarian_sandbox.layer import Layout
+from planarian_sandbox.layout import Layout
 
 UPPER = "trusted.overlay.upper"
 ORIGIN = "trusted.overlay.origin"

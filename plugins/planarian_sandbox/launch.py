@@ -19,7 +19,7 @@ from planarian_core.model import LiveSandbox, Network, SandboxSpec
 from planarian_sandbox import cgroups, seccomp
 from planarian_sandbox.identity import boot_id, exited, init_handle, process_stat
 from planarian_sandbox.inside import Inside
-from planarian_sandbox.layer import CALLS, RUNTIME, Layout, inside_python, top_directories
+from planarian_sandbox.layout import CALLS, RUNTIME, Layout, inside_python, top_directories
 
 # Imported rather than run as a script, so that its compiled form is kept: that is a third of its time.
 LAUNCH = "import sys; sys.path.append(sys.argv.pop(1)); import launcher; sys.exit(launcher.main())"

@@ -15,7 +15,7 @@ from planarian_core.interfaces import AgentReply, AgentRequest, RequestHandler
 from planarian_core.model import LiveSandbox
 from planarian_sandbox.identity import inside_pid, namespace_pids, parent_pid
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.layer import LISTENING, REQUESTS
+from planarian_sandbox.layout import LISTENING, REQUESTS
 
 _REQUEST = re.compile(r"([0-9a-zA-Z]{1,32})\.[0-9]{1,10}\.[0-9a-f]{12}\.request")
 _REQUEST_LIMIT = 256 * 1024

@@ -36,7 +36,8 @@ from planarian_sandbox.launch import (
     mount_point,
     reported,
 )
-from planarian_sandbox.layer import Layout, is_fresh, prepare, refresh
+from planarian_sandbox.layer import prepare, refresh
+from planarian_sandbox.layout import Layout, is_fresh
 from planarian_sandbox.listener import Listener
 from planarian_sandbox.probe import probe
 from planarian_sandbox.sessions import forget_sessions, run_in_session

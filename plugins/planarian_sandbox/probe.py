@@ -11,7 +11,7 @@ from pathlib import Path
 from planarian_core.errors import PlanarianError
 from planarian_core.interfaces import Availability
 from planarian_sandbox import cgroups, seccomp
-from planarian_sandbox.layer import inside_python
+from planarian_sandbox.layout import inside_python
 
 _TRIAL = """
 import ctypes, os, sys

@@ -14,7 +14,7 @@ from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpe
 from planarian_sandbox.channel import Call, Frame
 from planarian_sandbox.identity import end_below, namespace_pids, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.layer import RUNTIME, inside_python
+from planarian_sandbox.layout import RUNTIME, inside_python
 from planarian_sandbox.listener import Listener
 from planarian_sandbox.session_client import SessionClient
 

@@ -15,7 +15,7 @@ from planarian_sandbox.collect import Collector
 from planarian_sandbox.hidden import check_workspace, hidden_paths
 from planarian_sandbox.identity import descendants, exited, namespace_pids, process_stat
 from planarian_sandbox.inside import Inside, openat2
-from planarian_sandbox.layer import Layout
+from planarian_sandbox.layout import Layout
 from planarian_sandbox.seccomp import allowed, filters
 
 pytestmark = pytest.mark.needs("linux")

@@ -1,0 +1,91 @@
+"""How a namespace sandbox's layer is laid out, and what the sandbox sees of the host through it."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from planarian_core.errors import SandboxError
+
+RUNTIME = "/run/planarian"
+CALLS = f"{RUNTIME}/calls"
+REQUESTS = f"{RUNTIME}/requests"
+LISTENING = f"{RUNTIME}/listening"
+
+FRESH = {"tmp": 0o1777, "run": 0o755, "dev": 0o755, "proc": 0o555, "sys": 0o555}
+FRESH_ROOTLESS = ("tmp", "run", "dev", "proc", "sys", "root", "mnt", "lost+found")
+"""Top-level directories that are the sandbox's own; as root with their modes."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """How a layer is laid out. ``workspace``: the path that has an overlay of its own, empty when none has."""
+
+    rootless: bool
+    workspace: str = ""
+    version: int = 1
+
+    @property
+    def exclude(self) -> tuple[str, ...]:
+        own = ("workspace/work/work",) if self.workspace else ()
+        return (("work/*/work",) if self.rootless else ("work/work",)) + own
+
+    def save(self, layer: str) -> None:
+        Path(layer, "layout.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @classmethod
+    def load(cls, layer: str) -> Layout:
+        """The layout of a prepared layer; SandboxError when it has none."""
+        try:
+            data = json.loads(Path(layer, "layout.json").read_text(encoding="utf-8"))
+            layout = cls(rootless=bool(data["rootless"]), workspace=str(data["workspace"]))
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise SandboxError(
+                f"{layer} is not a prepared layer: {error}.",
+                code="sandbox-layer",
+                remedy="create the sandbox again, or roll back to a statepoint",
+            ) from error
+        if layout.rootless != (os.geteuid() != 0):
+            kind = "an ordinary user" if layout.rootless else "root"
+            raise SandboxError(f"This sandbox was made by {kind} and only {kind} can run it.", code="sandbox-owner")
+        return layout
+
+
+def is_fresh(path: str, rootless: bool) -> bool:
+    """Whether the sandbox sees its own directory at the top of ``path``, not the host's."""
+    return path.split("/")[1] in (FRESH_ROOTLESS if rootless else FRESH)
+
+
+def mount_points() -> set[str]:
+    """Mount points of this process other than the root."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = {line.split(" ")[4] for line in file}
+    return {os.fsdecode(point.encode("utf-8", "surrogateescape").decode("unicode_escape")) for point in points} - {"/"}
+
+
+def top_directories() -> tuple[str, ...]:
+    """Rootless: the directories of ``/`` that can be the lower side of an overlay, having no mount below them."""
+    mounts = mount_points()
+    return tuple(
+        name
+        for name in sorted(os.listdir("/"))
+        if name not in FRESH_ROOTLESS
+        and os.path.isdir(f"/{name}")
+        and not os.path.islink(f"/{name}")
+        and os.access(f"/{name}", os.R_OK | os.X_OK)
+        and not any(mount.startswith(f"/{name}/") for mount in mounts)
+    )
+
+
+def inside_python() -> str:
+    """The Python that is there inside as well: the system's, not one of a virtual environment or a home."""
+    for path in ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3"):
+        if os.access(path, os.X_OK):
+            return path
+    raise SandboxError(
+        "There is no /usr/bin/python3 on this host, which the sandbox's init needs.",
+        code="sandbox-python",
+        remedy="install the system's python3 (apt-get install python3)",
+    )
