@@ -97,13 +97,13 @@ class RequestServer:
             self._planarian.sandboxes.check_running(record)
             if record.live != live:
                 raise SandboxError("the sandbox was rolled back meanwhile", code="sandbox-changed")
-            statepoint = self._planarian.statepoints.snapshot(record, wanted)
+            statepoint = self._planarian.take(record, wanted)
         gaps = "".join(f"not captured: {g.subject}: {g.reason}\n" for g in statepoint.coverage.missing)
         return AgentReply(stdout=f"{statepoint.id} {statepoint.name}".rstrip() + f"\n{gaps}")
 
     def _rollback(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         statepoint = self._planarian.resolve(self._sandbox, options.statepoint)
-        self._planarian.statepoints.check_restorable(self._sandbox.record, statepoint, files_only=False)
+        self._planarian.statepoints.check_rollback(self._sandbox.record, statepoint)
         self._rollback_to = statepoint.id
         return AgentReply(ends_call=True)
 

@@ -128,6 +128,7 @@ def restore_context(
     *,
     files: tuple[int, tuple[str, ...]] = (0, ()),
     not_undone: Sequence[Gap] = (),
+    running: tuple[str, ...] = (),
     safety: Statepoint | None = None,
     remote_undone: Sequence[RemoteEffect] = (),
 ) -> RestoreContext:
@@ -135,6 +136,7 @@ def restore_context(
 
     Args:
         files: how many files the rollback changed back, and a sample of them.
+        running: what runs again, in words.
         safety: the statepoint of the state that was left; what ran in it and doesn't any more is listed.
     """
     kept = {(p.pid, p.argv) for p in statepoint.process_list}
@@ -147,7 +149,7 @@ def restore_context(
         files_changed=files[0],
         files_sample=files[1],
         processes_stopped=tuple(process_words(p) for p in stopped if (p.pid, p.argv) not in kept),
-        processes_running=tuple(process_words(p) for p in statepoint.process_list if p.pid not in statepoint.in_flight),
+        processes_running=running,
         remote_undone=tuple(e for e in remote_undone if not e.pivot),
         not_undone=(*not_undone, *statepoint.coverage.missing),
         outcomes=registry.outcomes(statepoint.id),

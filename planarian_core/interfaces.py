@@ -152,6 +152,8 @@ class RunningSandbox:
     live: LiveSandbox
     tasks: Callable[[], tuple[int, ...]]
     """Host pids of all processes of the sandbox, its init first where it has one."""
+    in_flight: tuple[int, ...] = ()
+    """Inside pids of the call that asked for the snapshot: stopped like all, but not part of what is captured."""
 
 
 OutputSink = Callable[[str, bytes], None]
@@ -350,8 +352,8 @@ class RestoresTree(Protocol):
 class RestartsCommands(Protocol):
     """A process backend with ``capabilities.restarts``."""
 
-    def commands(self, artefact: Artefact, skip: Sequence[int] = ()) -> tuple[Command, ...]:
-        """What to start again, in order, each with ``detach`` set; without the inside pids ``skip``."""
+    def commands(self, artefact: Artefact) -> tuple[Command, ...]:
+        """What to start again, in order, each with ``detach`` set."""
 
 
 # --- remote services -----------------------------------------------------------------------------------------------

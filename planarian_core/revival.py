@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
-from planarian_core.context import one_line
+from planarian_core.context import one_line, process_words
 from planarian_core.errors import SandboxError
 from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, SandboxBackend, TreeHost
 from planarian_core.model import (
@@ -28,13 +28,20 @@ def images_of(home: Path, statepoint_id: str) -> Path:
     return home / "statepoints" / statepoint_id / "images"
 
 
+@dataclass(frozen=True)
+class Revived:
+    """A sandbox that runs again: what runs in it, in words, and the commands that could not be started again."""
+
+    live: LiveSandbox
+    running: tuple[str, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+
+
 def bring_up(
     home: Path, registry: Registry, plugins: PluginManager, record: SandboxRecord, statepoint: Statepoint, *,
     files_only: bool = False,
-) -> tuple[LiveSandbox, list[Gap]]:  # fmt: skip
+) -> Revived:  # fmt: skip
     """Restore the process tree, or start the sandbox and what ran in it anew, as the statepoint's artefact allows.
-
-    The gaps are commands that were not started again: they name the source's workspace, or could not be run.
 
     Raises:
         RestoreError, SandboxError: nothing is left running.
@@ -45,20 +52,21 @@ def bring_up(
     if artefact and isinstance(backend, RestoresTree) and isinstance(sandbox, TreeHost):
         environment = sandbox.restore_environment(spec)
         images = images_of(home, statepoint.id)
-        return sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight)), []
+        live = sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight))
+        return Revived(live, tuple(map(process_words, statepoint.process_list)))
     live = sandbox.start(spec)
     if artefact and isinstance(backend, RestartsCommands):
         origin = registry.sandbox(statepoint.sandbox_id).spec.workspace
-        commands = backend.commands(artefact, skip=statepoint.in_flight)
-        return live, _restart(sandbox, spec, live, commands, origin)
-    return live, []
+        return _restart(sandbox, spec, live, backend.commands(artefact), origin)
+    return Revived(live)
 
 
 def _restart(
     sandbox: SandboxBackend, spec: SandboxSpec, live: LiveSandbox, commands: Sequence[Command], origin: str
-) -> list[Gap]:
-    gaps = []
+) -> Revived:
+    gaps, running = [], []
     for command in commands:
+        words = one_line(" ".join(command.argv), 200)
         reason = f"names the source's workspace {origin}; not started again"
         moved = relocated(command, origin, spec.workspace)
         if moved is not None:
@@ -68,10 +76,11 @@ def _restart(
                 reason = f"could not be started again: {error.message}"
             else:
                 if result.exit_code == 0:
+                    running.append(words)
                     continue
                 reason = f"could not be started again: {result.stderr or result.exit_code}"
-        gaps.append(Gap(Domain.PROCESSES, one_line(" ".join(command.argv), 200), one_line(reason, 300)))
-    return gaps
+        gaps.append(Gap(Domain.PROCESSES, words, one_line(reason, 300)))
+    return Revived(live, tuple(running), tuple(gaps))
 
 
 def relocated(command: Command, origin: str, workspace: str) -> Command | None:

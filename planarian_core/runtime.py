@@ -294,11 +294,15 @@ class Planarian:
             with held:
                 record = sandbox.record
                 self.sandboxes.check_running(record)
-                statepoint = self.statepoints.snapshot(record, request)
-                self._calls[sandbox.id] = 0
-                return statepoint
+                return self.take(record, request)
 
         return work() if wait else self._workers.submit(work)
+
+    def take(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint:
+        """Take a statepoint of a sandbox whose exclusive lock the caller holds; calls are counted from here anew."""
+        statepoint = self.statepoints.snapshot(record, request)
+        self._calls[record.id] = 0
+        return statepoint
 
     def rollback(
         self,

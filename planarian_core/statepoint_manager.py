@@ -46,7 +46,7 @@ from planarian_core.model import (
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
 from planarian_core.remote_state import RemoteState
-from planarian_core.revival import bring_up, images_of
+from planarian_core.revival import Revived, bring_up, images_of
 from planarian_core.sandbox_manager import SandboxManager, layer_of
 
 _SAMPLE = 50
@@ -148,7 +148,7 @@ class StatepointManager:
         description, facts = context.record_state(request.description, described)
         if request.files_only:
             fact_gaps.append(Gap(Domain.PROCESSES, "all processes", f"left out: {request.files_only}"))
-        processes = self._visible(record, instant.process_list)
+        processes = self._visible(record, instant.process_list, request.in_flight)
         found = coverage.coverage(
             captured.files, instant, processes, captured.remote, [*fact_gaps, *self.sandboxes.standing_gaps(record)]
         )
@@ -165,10 +165,13 @@ class StatepointManager:
             timings={key: round(value, 6) for key, value in captured.timings.items()},
         )
 
-    def _visible(self, record: SandboxRecord, processes: tuple[ProcessInfo, ...]) -> tuple[ProcessInfo, ...]:
-        """Without the init of a sandbox with a process tree: it is Planarian's own."""
+    def _visible(
+        self, record: SandboxRecord, processes: Sequence[ProcessInfo], in_flight: Sequence[int]
+    ) -> tuple[ProcessInfo, ...]:
+        """Without the call that asked, and without the init of a process tree, which is Planarian's own."""
         tree = self.plugins.sandbox(record.spec.backend).capabilities.process_tree
-        return tuple(process for process in processes if not (tree and process.pid == 1))
+        hidden = {*in_flight, 1} if tree else {*in_flight}
+        return tuple(process for process in processes if process.pid not in hidden)
 
     @contextmanager
     def _instant(self, record: SandboxRecord, images: Path, request: SnapshotRequest) -> Iterator[Instant]:
@@ -182,7 +185,7 @@ class StatepointManager:
         if backend.capabilities.memory:
             self._check_base(record, record.base, CaptureError)
         spec, live = record.spec, record.live
-        running = RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live))
+        running = RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live), request.in_flight)
         with backend.instant(running, images) as instant:
             yield instant
 
@@ -234,6 +237,14 @@ class StatepointManager:
                 self._check_base(record, statepoint.base, RestoreError)
             backend.verify(statepoint.processes, self.images(statepoint.id))
 
+    def check_rollback(
+        self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False, accept_pivots: bool = False
+    ) -> list[Gap]:
+        """All that can be known before a rollback begins; returns what it can't undo. Changes nothing."""
+        self.check_restorable(record, statepoint, files_only=files_only)
+        plan = self.remote.plan(record, statepoint)
+        return [*plan.gaps, *self.remote.consent(record, plan, given=accept_pivots)]
+
     def preview(self, record: SandboxRecord, statepoint: Statepoint) -> RollbackPreview:
         """What a rollback would do; nothing but the staging area is touched, and that is cleared."""
         self.check_restorable(record, statepoint, files_only=False)
@@ -258,14 +269,12 @@ class StatepointManager:
         Raises:
             RestoreError, CompensationError: ``state`` says where the sandbox is now.
         """
-        self.check_restorable(record, statepoint, files_only=files_only)
-        plan = self.remote.plan(record, statepoint)
-        gaps = [*plan.gaps, *self.remote.consent(record, plan, given=accept_pivots)]
+        gaps = self.check_rollback(record, statepoint, files_only=files_only, accept_pivots=accept_pivots)
         operation = Operation(new_id("op"), "rollback", record.id, statepoint.id, files_only=files_only)
         operation = self.registry.begin(operation)
         try:
             reach("rollback.begun")
-            before = self._safety(record, statepoint) if safety else None
+            before, unsaved = self._safety(record, statepoint) if safety else (None, [])
             operation = self.registry.advance(operation, "safe", safety_id=before.id if before else None)
             assert statepoint.files is not None
             staged = self.plugins.filesystem(statepoint.files.backend).stage(statepoint.files, layer_of(record.spec))
@@ -278,7 +287,7 @@ class StatepointManager:
             staged.discard()
             self.registry.end(operation)
             raise
-        undone, left = self.go_back(operation, record, statepoint, staged)
+        undone, revived = self.go_back(operation, record, statepoint, staged)
         self.plugins.notify("planarian_rolled_back", sandbox=record, statepoint=statepoint, safety=before)
         return context.restore_context(
             self.registry,
@@ -286,7 +295,8 @@ class StatepointManager:
             record.id,
             statepoint,
             files=(staged.changed_count, self._inside(record, staged)),
-            not_undone=[*gaps, *left],
+            running=revived.running,
+            not_undone=[*gaps, *unsaved, *revived.gaps],
             safety=before,
             remote_undone=undone,
         )
@@ -299,20 +309,24 @@ class StatepointManager:
         named = (sandbox.inside(record.spec, path) for path in staged.changed)
         return tuple(path for path in named if path)[:_SAMPLE]
 
-    def _safety(self, record: SandboxRecord, target: Statepoint) -> Statepoint:
-        """The state before the rollback. Where its processes can't be captured, its files alone, said so."""
+    def _safety(self, record: SandboxRecord, target: Statepoint) -> tuple[Statepoint | None, list[Gap]]:
+        """The state before the rollback. Where its processes can't be captured, its files alone, said so; where the
+        agent deleted the whole workspace of a directory sandbox, there is nothing to save.
+        """
+        if not Path(record.spec.layer).exists():
+            return None, [Gap(Domain.FILES, record.spec.layer, "was gone altogether: no safety statepoint was taken")]
         description = f"before the rollback to {target.name or target.id}"
         request = SnapshotRequest(description=description, automatic=True)
         try:
-            return self.snapshot(record, request)
+            return self.snapshot(record, request), []
         except CaptureError as error:
             if self.plugins.process(record.process).capabilities.memory:
-                return self.snapshot(record, replace(request, files_only=error.message))
+                return self.snapshot(record, replace(request, files_only=error.message)), []
             raise
 
     def go_back(
         self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, staged: StagedFiles
-    ) -> tuple[list[RemoteEffect], list[Gap]]:
+    ) -> tuple[list[RemoteEffect], Revived]:
         """The part of a rollback that changes things; journaled, and safe to repeat from its beginning."""
         undone: list[RemoteEffect] = []
         try:
@@ -325,23 +339,23 @@ class StatepointManager:
             reach("rollback.compensated")
             staged.switch()
             reach("rollback.switched")
-            record, gaps = self.bring_up(record, statepoint, files_only=operation.files_only)
+            record, revived = self.bring_up(record, statepoint, files_only=operation.files_only)
             reach("rollback.restored")
         except Exception as error:
             self._turn_back(operation, record, statepoint, error, undone)
         self.registry.end(operation, record=record, head=statepoint.id)
         reach("rollback.committed")
-        return undone, gaps
+        return undone, revived
 
     def _fingerprint(self, record: SandboxRecord) -> str:
         return self.plugins.sandbox(record.spec.backend).fingerprint(record.spec)
 
     def bring_up(
         self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False
-    ) -> tuple[SandboxRecord, list[Gap]]:
-        """The record of the sandbox, running again with the statepoint's processes, and what could not be started."""
-        live, gaps = bring_up(self.home, self.registry, self.plugins, record, statepoint, files_only=files_only)
-        return replace(record, live=live, closed=False, base=self._fingerprint(record)), gaps
+    ) -> tuple[SandboxRecord, Revived]:
+        """The record of the sandbox, running again with the statepoint's processes."""
+        revived = bring_up(self.home, self.registry, self.plugins, record, statepoint, files_only=files_only)
+        return replace(record, live=revived.live, closed=False, base=self._fingerprint(record)), revived
 
     def _turn_back(
         self,
@@ -425,7 +439,7 @@ class StatepointManager:
                 staged.switch()
                 reach("fork.switched")
                 gaps = self.remote.fence(source, record, statepoint)
-                record, left = self.bring_up(record, statepoint)
+                record, revived = self.bring_up(record, statepoint)
                 reach("fork.restored")
             except BaseException:
                 self.sandboxes.destroy(record, operation)
@@ -433,4 +447,7 @@ class StatepointManager:
             self.registry.end(operation, record=record)
             reach("fork.committed")
         self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
-        return record, context.restore_context(self.registry, "fork", record.id, statepoint, not_undone=[*gaps, *left])
+        gaps += revived.gaps
+        return record, context.restore_context(
+            self.registry, "fork", record.id, statepoint, running=revived.running, not_undone=gaps
+        )

@@ -50,7 +50,8 @@ class NoneBackend:
         with standstill(sandbox, self._home) as pids:
             seen = observe(pids)
             yield result
-        result.process_list = process_list(seen, own_processes(seen, sandbox.live.init_pid))
+        ours = own_processes(seen, sandbox.live.init_pid) | frozenset(sandbox.in_flight)
+        result.process_list = process_list(seen, ours)
         result.gaps = session_gaps(seen) + tuple(
             Gap(Domain.PROCESSES, describe(process.pid, process.argv), "not captured; stopped by a rollback")
             for process in result.process_list

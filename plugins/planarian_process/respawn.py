@@ -64,7 +64,7 @@ class RespawnBackend:
         with standstill(sandbox, self._home) as pids:
             seen = observe(pids)
             yield result
-        ours = own_processes(seen, sandbox.live.init_pid)
+        ours = own_processes(seen, sandbox.live.init_pid) | frozenset(sandbox.in_flight)
         entries = _entries(seen, ours)
         result.process_list = process_list(seen, ours)
         result.gaps = tuple(_gap(entry) for entry in entries) + session_gaps(seen)
@@ -82,13 +82,12 @@ class RespawnBackend:
     def thaw(self, sandbox: RunningSandbox) -> None:
         thaw(sandbox, self._home)
 
-    def commands(self, artefact: Artefact, skip: Sequence[int] = ()) -> tuple[Command, ...]:
-        """The topmost processes that remain without ``skip``, oldest first: what ran below them is theirs to start."""
+    def commands(self, artefact: Artefact) -> tuple[Command, ...]:
+        """The topmost processes, oldest first: what ran below them is theirs to start."""
         entries = _load(self._home / artefact.reference)
-        passed = {0, *skip}
         found = []
         for entry in entries:
-            if entry["pid"] in passed or entry["parent"] not in passed or entry["reason"]:
+            if entry["parent"] or entry["reason"]:
                 continue
             found.append(
                 Command(
