@@ -16,6 +16,7 @@ from planarian_core import Planarian
 from planarian_core.errors import CaptureError, LineageError, PlanarianError, RestoreError, SandboxError
 from planarian_core.model import Domain, Status
 from planarian_core.runtime import Sandbox
+from planarian_core.testing.fakes import FakePlugin, FakeService
 from planarian_core.testing.workloads import remove_all
 
 
@@ -178,3 +179,48 @@ def test_a_full_disk_loses_nothing(small_home: Planarian, workspace: Path, kind:
     planarian.snapshot(sandbox, name="two")
     planarian.rollback(sandbox, "one")
     assert sandbox.run("cat f").stdout == "one\n"
+
+
+@pytest.mark.parametrize("asked", ["from outside", "by the agent"])
+def test_a_workspace_that_was_deleted_altogether_comes_back(planarian: Planarian, sandbox: Sandbox, asked: str) -> None:
+    sandbox.run("mkdir src; echo one > src/f")
+    planarian.snapshot(sandbox, name="one")
+    delete = f"cd / && rm -rf {sandbox.workspace}"
+    if asked == "by the agent":
+        text = sandbox.run(f"{delete}; planarian rollback one; echo never").stdout
+        assert "was rolled back to" in text
+        assert "never" not in text
+    else:
+        sandbox.run(delete)
+        planarian.rollback(sandbox, "one")
+    assert sandbox.run("cat src/f").stdout == "one\n"
+
+
+def test_a_rollback_that_would_be_refused_does_not_end_the_agent_s_call(
+    tmp_path: Path, workspace: Path, backends: tuple[str, str]
+) -> None:
+    service = FakeService()
+    with Planarian.open(tmp_path / "home", plugins=[FakePlugin([service])]) as planarian:
+        sandbox = planarian.create_sandbox(workspace, sandbox=backends[0], process=backends[1])
+        planarian.snapshot(sandbox, name="one")
+        service.put("mail", "sent", pivot=True)
+        result = sandbox.run("planarian rollback one || echo refused; planarian rollback nothing || echo unknown")
+        assert result.stdout == "refused\nunknown\n"
+        assert "can't be undone" in result.stderr
+        remove_all(planarian)
+
+
+def test_a_snapshot_from_inside_is_of_that_moment_and_its_call_does_not_go_on_after_a_rollback(
+    planarian: Planarian, sandbox: Sandbox
+) -> None:
+    script = "echo before > f; sleep 1000 & planarian snapshot middle && echo after > f && echo again >> ran"
+    result = sandbox.run(script)
+    assert result.exit_code == 0, result.stderr
+    assert sandbox.run("cat f ran").stdout == "after\nagain\n"
+    point = planarian.resolve(sandbox, "middle")
+    assert [p.argv for p in point.process_list] == [("sleep", "1000")], "the call itself is no part of it"
+    assert not any("planarian" in gap.subject for gap in point.coverage.missing)
+    planarian.rollback(sandbox, "middle")
+    time.sleep(0.3)
+    assert sandbox.run("cat f; ls").stdout == "before\nf\nhello.txt\n"
+    assert sandbox.run("pgrep -x sleep | wc -l").stdout != "0\n"
