@@ -23,7 +23,8 @@ from planarian_sandbox.layout import CALLS, RUNTIME, Layout, inside_python, top_
 
 # Imported rather than run as a script, so that its compiled form is kept: that is a third of its time.
 LAUNCH = "import sys; sys.path.append(sys.argv.pop(1)); import launcher; sys.exit(launcher.main())"
-PATH = f"{RUNTIME}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+PROGRAMS = f"{RUNTIME}/bin"
+PATH = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """The container engines' default: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap,
 net_bind_service, net_raw, sys_chroot, mknod, audit_write, setfcap."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -27,6 +28,7 @@ from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
     BESIDE,
     PATH,
+    PROGRAMS,
     await_agent,
     check_id,
     command,
@@ -194,14 +196,24 @@ class NamespaceBackend:
         forget_calls(init_pid)
         return live
 
+    def inside(self, spec: SandboxSpec, path: str) -> str | None:
+        """The name inside of a path in the layer; None for the overlays' own and Planarian's runtime directory."""
+        own_overlay, of_workspace, rest = path.partition("workspace/upper")
+        if of_workspace and not own_overlay:
+            return os.path.realpath(spec.workspace) + rest
+        if not path.startswith("upper/") or path.startswith("upper/run/planarian"):
+            return None
+        return path.removeprefix("upper")
+
 
 def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
-    """The command as the init gets it. Nothing of the host's environment is in it."""
+    """The command as the init gets it. Nothing of the host's environment is in it but where programs lie."""
     env: dict[str, str] = {}
     if not command.clear_env:
+        home = os.path.expanduser("~")
         env = {
-            "PATH": PATH,
-            "HOME": _home_inside(),
+            "PATH": _search_path(),
+            "HOME": home if _is_seen(home) else "/root",
             "USER": "root",
             "LOGNAME": "root",
             "SHELL": "/bin/bash",
@@ -215,7 +227,18 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
     return Frame(command.argv, env, cwd, command.detach, command.stdout_path, command.stderr_path)
 
 
-def _home_inside() -> str:
-    """The caller's home where it is seen inside, else /root."""
-    home = os.path.expanduser("~")
-    return home if os.path.isdir(home) and not is_fresh(os.path.realpath(home), os.geteuid() != 0) else "/root"
+def _is_seen(directory: str) -> bool:
+    """Whether a directory of the host is there inside, as far as that can be told cheaply."""
+    if not os.path.isabs(directory) or not os.path.isdir(directory):
+        return False
+    return not is_fresh(os.path.realpath(directory), os.geteuid() != 0)
+
+
+def _search_path() -> str:
+    """The usual directories, and after them the host's further ones, for its toolchains. The virtual environment
+    that Planarian itself runs in is none of those.
+    """
+    usual = PATH.split(":")
+    own = os.path.join(sys.prefix, "bin") if sys.prefix != sys.base_prefix else ""
+    further = [directory for directory in os.environ.get("PATH", "").split(":") if directory not in (*usual, own)]
+    return ":".join([*usual, *dict.fromkeys(filter(_is_seen, further))])

@@ -224,3 +224,14 @@ def test_a_snapshot_from_inside_is_of_that_moment_and_its_call_does_not_go_on_af
     time.sleep(0.3)
     assert sandbox.run("cat f; ls").stdout == "before\nf\nhello.txt\n"
     assert sandbox.run("pgrep -x sleep | wc -l").stdout != "0\n"
+
+
+def test_files_are_named_as_the_agent_sees_them(planarian: Planarian, sandbox: Sandbox) -> None:
+    planarian.snapshot(sandbox, name="one")
+    sandbox.run("echo two > hello.txt; mkdir src; echo new > src/f")
+    named = planarian.rollback(sandbox, "one").files_sample
+    if sandbox.record.spec.backend == "namespace":
+        assert f"{sandbox.workspace}/hello.txt" in named
+        assert all(path.startswith("/") and "planarian/calls" not in path for path in named)
+    else:
+        assert "hello.txt" in named
