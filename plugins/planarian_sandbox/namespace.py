@@ -223,6 +223,8 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
             **spec.env,
         }
     env.update(command.env)
+    if not command.clear_env and PROGRAMS not in env["PATH"].split(":"):
+        env["PATH"] = f"{PROGRAMS}:{env['PATH']}"  # the agent's planarian command, whatever PATH it was given
     cwd = os.path.join(os.path.realpath(spec.workspace), command.cwd)
     return Frame(command.argv, env, cwd, command.detach, command.stdout_path, command.stderr_path)
 
