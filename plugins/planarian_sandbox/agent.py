@@ -179,6 +179,8 @@ class Agent:
         result, out, err = (-1, -1, -1) if detach else handed[:3]
         standard_input = handed[0 if detach else 3] if len(handed) > (0 if detach else 3) else -1
         pipes: list[int] = [] if detach else [*os.pipe(), *os.pipe()]
+        for descriptor in pipes:
+            os.fchmod(descriptor, 0o666)  # so that another user's command can open /dev/stdout
         try:
             pid = os.fork()
         except OSError:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 import signal
 import stat
 import subprocess
+import sys
 import tempfile
 import threading
 from collections.abc import Iterator
@@ -70,6 +72,25 @@ class TestNamespace(NamespaceFixtures, SandboxConformance):
             "c = socket.create_connection(s.getsockname()); print('connected')"
         )
         assert sandbox.run("/usr/bin/python3", "-c", program).stdout == "connected\n"
+
+    def test_the_hosts_toolchains_are_found_last(self, sandbox: Sandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+        folder = Path(tempfile.mkdtemp(prefix="planarian-test-", dir="/var/tmp"))  # seen inside
+        folder.chmod(0o755)
+        try:
+            for name, text in (("planarian-test-tool", "echo a tool"), ("cat", "echo a false cat")):
+                (folder / name).write_text(f"#!/bin/sh\n{text}\n")
+                (folder / name).chmod(0o755)
+            monkeypatch.setenv("PATH", f"relative:{folder}:/nowhere:{os.environ['PATH']}:{folder}")
+            assert sandbox.run("planarian-test-tool").stdout == "a tool\n"
+            assert sandbox.run("cat", "hello.txt").stdout == "hello\n"
+            path = sandbox.shell("echo $PATH").stdout.strip().split(":")
+            assert path.count(str(folder)) == 1
+            assert path[0] == "/run/planarian/bin"
+            assert not {"relative", "/nowhere"} & set(path)
+            if sys.prefix != sys.base_prefix:
+                assert os.path.join(sys.prefix, "bin") not in path
+        finally:
+            shutil.rmtree(folder)
 
     def test_orphans_are_reaped(self, sandbox: Sandbox) -> None:
         sandbox.shell("for i in 1 2 3 4 5; do (sh -c 'sleep 0.05 &' &); done")
@@ -350,6 +371,11 @@ class TestRootOnly(NamespaceFixtures):
         finally:
             subprocess.run(["umount", str(point)], check=True)
             point.rmdir()
+
+    def test_output_of_another_user(self, sandbox: Sandbox) -> None:
+        become = "setpriv --reuid 65534 --regid 65534 --clear-groups"
+        result = sandbox.shell(f"{become} sh -c 'echo out >/dev/stdout; echo err >/dev/stderr'")
+        assert (result.stdout, result.stderr) == ("out\n", "err\n")
 
     def test_requests_of_another_user(self, sandbox: Sandbox) -> None:
         become = "setpriv --reuid 65534 --regid 65534 --clear-groups"
