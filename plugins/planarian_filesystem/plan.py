@@ -12,6 +12,7 @@ from planarian_filesystem.store import Damaged
 from planarian_filesystem.tree import Entry, decode_entry, is_linked, may_be_directory, tree_lines
 
 MAX_SAMPLE = 1000
+MAX_PATH = 4096
 ReadTree = Callable[[str], bytes]
 
 
@@ -95,7 +96,7 @@ class Plan:
             change = todo.pop()
             self.changes.append(change)
             if change.refresh:
-                self._count(change.path())
+                self._note(change)
             if self._suspects or change.target.content != change.live.content:
                 todo.extend(reversed(self._compare_directory(change)))
 
@@ -114,8 +115,9 @@ class Plan:
 
     def everything(self, target: Entry) -> Plan:
         """Fill the plan for a layer that doesn't exist yet."""
-        self._count(".")
-        self._walk(target, "", None)
+        top = Change(None, 0, target, target)
+        self._note(top)
+        self._walk(target, top)
         return self
 
     def _entries(self, digest: str, other: frozenset[bytes]) -> dict[str, Entry]:
@@ -135,9 +137,8 @@ class Plan:
         live = self._entries(change.live.content, frozenset(self._lines(change.target.content)))
         inside = []
         for name in sorted(target.keys() | live.keys()):
-            path = change.path(name)
             wanted, there = target.get(name), live.get(name)
-            if self._exclusion.any and self._exclusion.excludes(path):
+            if self._exclusion.any and self._exclusion.excludes(change.path(name)):
                 continue
             if wanted is not None and wanted == there and not wanted.is_dir and wanted.link not in self._suspects:
                 continue
@@ -146,34 +147,34 @@ class Plan:
                 assert there is not None
                 inside.append(Change(change, change.depth + 1, wanted, there))
             else:
-                self._decide(change, path, wanted, there)
+                self._decide(change, wanted, there)
         return inside
 
-    def _decide(self, change: Change, path: str, wanted: Entry | None, there: Entry | None) -> None:
+    def _decide(self, change: Change, wanted: Entry | None, there: Entry | None) -> None:
         if there is not None and there.link:
             self._live_members[there.link] += 1
         if wanted is None:
             if there is not None and not there.unread:
-                self._remove(change, there, path)
+                self._remove(change, there)
             return
         if wanted.unread:
             return
         if there is not None and there.unread and not there.vague:
-            raise Blocked(path, there.gap)
+            raise Blocked(change.path(wanted.name), there.gap)
         if wanted.link:
             self._members.setdefault(wanted.link, []).append(_Member(change, wanted, there))
             if there is not None and there.is_dir:
-                self._remove(change, there, path)
+                self._remove(change, there)
             return
-        self._count(path)
+        self._note(change, wanted.name)
         if there is not None and self._fixable(wanted, there):
             change.fix.append(wanted)
             return
         if there is not None and (there.is_dir or wanted.is_dir):
-            self._remove(change, there, path)
+            self._remove(change, there)
         change.put.append(wanted)
         if wanted.is_dir:
-            self._walk(wanted, path, change)
+            self._walk(wanted, change, wanted.name)
 
     def _fixable(self, wanted: Entry, there: Entry) -> bool:
         """Whether only metadata differ, of a file with one name, so that its inode stays."""
@@ -181,21 +182,21 @@ class Plan:
             return False
         return (wanted.content, wanted.mapped, wanted.size) == (there.content, there.mapped, there.size)
 
-    def _remove(self, change: Change, there: Entry, path: str) -> None:
-        self._count(path)
+    def _remove(self, change: Change, there: Entry) -> None:
+        self._note(change, there.name)
         change.remove.append(there)
         if there.is_dir:
             for names, entry in walk(there.content, self._lines):
                 if entry.link:
                     self._live_members[entry.link] += 1
-                self._count(path, *names, entry.name)
+                self._note(change, there.name, *names, entry.name)
 
-    def _walk(self, wanted: Entry, path: str, change: Change | None) -> None:
+    def _walk(self, wanted: Entry, change: Change, *above: str) -> None:
         """Note what a new directory holds."""
         for names, entry in walk(wanted.content, self._lines):
             if entry.link:
                 self._members.setdefault(entry.link, []).append(_Member(None, entry, None))
-            self._count(*([path] if path else []), *names, entry.name)
+            self._note(change, *above, *names, entry.name)
 
     def _settle_links(self) -> frozenset[str]:
         """Keep a link group whose names are the same and share one inode still; make all of any other anew."""
@@ -210,13 +211,14 @@ class Plan:
             for member in members:
                 if member.change is not None:
                     member.change.put.append(member.target)
-                    self._count(member.change.path(member.target.name))
+                    self._note(member.change, member.target.name)
         return frozenset(relinked)
 
-    def _count(self, *parts: str) -> None:
+    def _note(self, change: Change, *names: str) -> None:
         self.changed_count += 1
         if len(self.sample) < MAX_SAMPLE:
-            self.sample.append("/".join(parts))
+            path = change.path("/".join(names))
+            self.sample.append(path if len(path) <= MAX_PATH else f"…{path[-MAX_PATH:]}")
 
 
 def _both_directories(wanted: Entry | None, there: Entry | None) -> bool:

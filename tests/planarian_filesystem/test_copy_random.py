@@ -62,9 +62,8 @@ class CopyMachine(RuleBasedStateMachine):
 
     @rule(layer=layers, path=paths, data=contents)
     def write(self, layer: int, path: str, data: bytes) -> None:
-        with contextlib.suppress(OSError):
-            with opened(self.at(layer, path), os.O_CREAT | os.O_TRUNC) as fd:
-                os.write(fd, data)
+        with contextlib.suppress(OSError), opened(self.at(layer, path), os.O_CREAT | os.O_TRUNC) as fd:
+            os.write(fd, data)
 
     @rule(layer=layers, path=paths, data=contents, old=st.booleans())
     def append(self, layer: int, path: str, data: bytes, old: bool) -> None:
