@@ -279,7 +279,8 @@ class Planarian:
         """Record a statepoint (paper, section 3.2).
 
         Args:
-            automatic: taken by a policy, not asked for.
+            automatic: taken by a policy, not asked for; where processes can't be captured it is of the files alone,
+                and says so.
             files_only: leave the processes out.
             wait: False returns as soon as the lock is held; the capture overlaps what the caller does next, and the
                 next tool call waits for it. The future raises what the capture raises.
@@ -300,7 +301,8 @@ class Planarian:
 
     def take(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint:
         """Take a statepoint of a sandbox whose exclusive lock the caller holds; calls are counted from here anew."""
-        statepoint = self.statepoints.snapshot(record, request)
+        snapshot = self.statepoints.snapshot_anyway if request.automatic else self.statepoints.snapshot
+        statepoint = snapshot(record, request)
         self._calls[record.id] = 0
         return statepoint
 

@@ -122,6 +122,19 @@ class StatepointManager:
         self.plugins.notify("planarian_statepoint_committed", sandbox=record, statepoint=committed)
         return committed
 
+    def snapshot_anyway(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint:
+        """A snapshot that nobody asked for by itself: where processes can't be captured, of files alone, said so.
+
+        Raises:
+            CaptureError: not even the files could be captured.
+        """
+        try:
+            return self.snapshot(record, request)
+        except CaptureError as error:
+            if request.files_only or not self.plugins.process(record.process).capabilities.memory:
+                raise
+            return self.snapshot(record, replace(request, files_only=error.message))
+
     def _capture(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint:
         captured = _Captured()
         started = time.perf_counter()
@@ -310,19 +323,11 @@ class StatepointManager:
         return tuple(path for path in named if path)[:_SAMPLE]
 
     def _safety(self, record: SandboxRecord, target: Statepoint) -> tuple[Statepoint | None, list[Gap]]:
-        """The state before the rollback. Where its processes can't be captured, its files alone, said so; where the
-        agent deleted the whole workspace of a directory sandbox, there is nothing to save.
-        """
+        """The state before the rollback; where the whole workspace of a directory sandbox is gone, there is none."""
         if not Path(record.spec.layer).exists():
             return None, [Gap(Domain.FILES, record.spec.layer, "was gone altogether: no safety statepoint was taken")]
         description = f"before the rollback to {target.name or target.id}"
-        request = SnapshotRequest(description=description, automatic=True)
-        try:
-            return self.snapshot(record, request), []
-        except CaptureError as error:
-            if self.plugins.process(record.process).capabilities.memory:
-                return self.snapshot(record, replace(request, files_only=error.message)), []
-            raise
+        return self.snapshot_anyway(record, SnapshotRequest(description=description, automatic=True)), []
 
     def go_back(
         self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, staged: StagedFiles
