@@ -11,14 +11,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planarian_process.criu_messages import messages
 from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, stop_thread
-from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Worker, WorkerLost, messages
+from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Worker, WorkerLost
 from planarian_process.criu_tasks import inside_pids
 
 GHOST_LIMIT = 1 << 30
 """Bytes: files that were deleted but are still open are kept in the image up to this size each."""
 
-_LOG_LEVEL = 3  # names the task that it is busy with; written to memory, no slower than 2
+# Written to memory, so they cost little: 3 names the task that CRIU is busy with, 4 the directories that it makes.
+_DUMP_LOG, _RESTORE_LOG = 3, 4
 
 
 class EngineFailure(Exception):
@@ -241,7 +243,7 @@ def _request(worker: Worker, kind: int, images: int, external: Sequence[str]) ->
     options.images_dir_fd = images
     options.work_dir_fd = worker.scratch
     options.log_file = LOG_NAME
-    options.log_level = _LOG_LEVEL
+    options.log_level = _DUMP_LOG if kind == messages().DUMP else _RESTORE_LOG
     options.external.extend(external)
     options.notify_scripts = True
     options.tcp_established = True

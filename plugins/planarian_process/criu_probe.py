@@ -26,7 +26,8 @@ from planarian_process import criu_namespaces as namespaces
 from planarian_process.criu_engine import Engine, EngineFailure
 from planarian_process.criu_images import clear
 from planarian_process.criu_log import diagnose
-from planarian_process.criu_rpc import INSTALL, StartCache, WorkerLost, find_binary, messages
+from planarian_process.criu_messages import INSTALL, messages
+from planarian_process.criu_rpc import StartCache, WorkerLost, find_binary
 
 _CHECKPOINT_SUPPORT = Path("/proc/sys/kernel/ns_last_pid")  # exists with CONFIG_CHECKPOINT_RESTORE alone
 _STARTED = 10.0

@@ -6,24 +6,20 @@ are used and the exchange is written here.
 
 from __future__ import annotations
 
-import ast
 import contextlib
 import os
+import re
 import select
 import shutil
 import signal
 import socket
 import subprocess
-import sys
 import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
-from planarian_core.errors import BackendUnavailable
+from planarian_process.criu_messages import messages
 from planarian_process.criu_namespaces import in_thread, mount, own_mounts
 
 LOG_NAME = "criu.log"
@@ -33,13 +29,9 @@ PATIENCE = 60.0
 DEADLINE = 900.0
 """Seconds that CRIU may take for one step; far above any real dump, so that a hang ends in an error."""
 
-INSTALL = "apt-get install --no-install-recommends criu python3-pycriu  # 4.2 or newer; on Debian 12/13 from sid"
-
 _ADMINISTRATOR_PATH = ("/usr/local/sbin", "/usr/sbin", "/sbin")
-_DESCRIPTION = "AddSerializedFile"
 _CACHE_NAME = "criu.kdat"
-_messages_lock = threading.Lock()
-_messages: Any = None
+_MOUNT_YARD = re.compile(r"^\([\d.]+\) mnt: \t*Will mount \d+ @ (/tmp/\.criu\.mntns\.\w{6})/", re.MULTILINE)
 
 
 class WorkerLost(Exception):
@@ -50,55 +42,6 @@ def find_binary(name: str = "criu") -> str | None:
     """The path of CRIU, also where PATH leaves out the administrator's directories."""
     found = shutil.which(name)
     return found or shutil.which(name, path=os.pathsep.join(_ADMINISTRATOR_PATH))
-
-
-def _message_file() -> Path | None:
-    version = f"python{sys.version_info.major}.{sys.version_info.minor}"
-    roots = [Path(entry) for entry in sys.path if entry]
-    roots += [Path("/usr/lib/python3/dist-packages"), Path("/usr/local/lib/python3/dist-packages")]
-    for prefix in ("/usr", "/usr/local"):
-        for library in ("lib", "lib64"):
-            roots += [Path(prefix, library, version, kind) for kind in ("site-packages", "dist-packages")]
-            roots += sorted(Path(prefix, library).glob("python3.*/site-packages"))
-    return next((file for root in roots if (file := root / "pycriu" / "rpc_pb2.py").is_file()), None)
-
-
-def messages() -> Any:
-    """The message classes and constants of CRIU's RPC, as attributes, from the description in the system's pycriu.
-
-    The description is read out of pycriu's file and nothing of it is run: its generated code insists on the protobuf
-    of its own Python, and would put ``rpc.proto`` where another library may have one, too.
-
-    Raises:
-        BackendUnavailable: pycriu isn't installed, or is none that we can read.
-    """
-    global _messages
-    with _messages_lock:
-        if _messages is None:
-            file = _message_file()
-            if file is None:
-                raise BackendUnavailable("pycriu, CRIU's Python package, was not found", remedy=INSTALL)
-            try:
-                _messages = _classes(_description(file))
-            except Exception as failure:  # it can be malformed in any way; all mean the same here
-                raise BackendUnavailable(f"{file} can't be read: {failure}", remedy=INSTALL) from failure
-        return _messages
-
-
-def _description(file: Path) -> bytes:
-    for node in ast.walk(ast.parse(file.read_bytes())):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute) and node.func.attr == _DESCRIPTION:
-            return bytes(ast.literal_eval(node.args[0]))
-    raise ValueError(f"no {_DESCRIPTION} in it")
-
-
-def _classes(description: bytes) -> SimpleNamespace:
-    pool = descriptor_pool.DescriptorPool()
-    pool.AddSerializedFile(description)
-    file = pool.FindFileByName(descriptor_pb2.FileDescriptorProto.FromString(description).name)
-    kinds = {name: message_factory.GetMessageClass(kind) for name, kind in file.message_types_by_name.items()}
-    values = {value.name: value.number for kind in file.enum_types_by_name.values() for value in kind.values}
-    return SimpleNamespace(**kinds, **values)
 
 
 class StartCache:
@@ -183,6 +126,7 @@ class Worker:
 
     def __exit__(self, *unused: object) -> None:
         self.abandon()
+        self._tidy()
         self._cache.keep(self.scratch)
         os.close(self.scratch)
         os.close(self._handle)
@@ -266,6 +210,13 @@ class Worker:
     def errors(self) -> str:
         """What CRIU, or the prefix before it, wrote to standard error."""
         return self._text(_ERRORS_NAME)
+
+    def _tidy(self) -> None:
+        """Remove the empty directory in the host's /tmp that a CRIU which was killed in a restore leaves there."""
+        if self.process.returncode != 0:
+            for path in set(_MOUNT_YARD.findall(self.log())):
+                with contextlib.suppress(OSError):
+                    os.rmdir(path)
 
     def spare(self) -> None:
         """Let the kernel end anything else first when memory runs out: a killed dump can take a process with it."""

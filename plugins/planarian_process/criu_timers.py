@@ -12,8 +12,6 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
-
 _FILES = "files.img"
 _COMMON_MAGIC, _FILES_MAGIC = 0x54564319, 0x56303138
 _LENGTH = struct.Struct("<I")
@@ -26,6 +24,8 @@ def _entry_class() -> Any:
 
     Made in a pool of its own, so that it meets neither pycriu's nor anybody else's files of these names.
     """
+    from google.protobuf import descriptor_pb2, descriptor_pool, message_factory  # a dependency on Linux alone
+
     file = descriptor_pb2.FileDescriptorProto(name="planarian/criu_timers.proto", package="planarian.criu")
     timer = file.message_type.add(name="Timer")
     for name, number in _TIMER_FIELDS.items():

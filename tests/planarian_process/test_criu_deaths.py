@@ -16,7 +16,9 @@ import pytest
 
 from planarian_core.codec import encode
 from planarian_core.errors import CaptureError, RestoreError
-from planarian_core.testing.process import COUNTER, Subject, eventually, goes_on, python
+from planarian_core.model import new_id
+from planarian_core.testing.process import Subject, eventually, goes_on, python
+from planarian_core.testing.sandbox import running
 from planarian_process.criu import CriuBackend
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces")]
@@ -111,6 +113,7 @@ from pathlib import Path
 from planarian_core.codec import decode
 from planarian_core.interfaces import RunningSandbox
 from planarian_core.model import LiveSandbox, SandboxSpec
+from planarian_core.testing.sandbox import running
 from planarian_process.criu import CriuBackend
 data = json.loads(sys.argv[1])
 spec, live, tasks = decode(SandboxSpec, data["spec"]), decode(LiveSandbox, data["live"]), tuple(data["tasks"])
@@ -156,8 +159,12 @@ def test_a_restore_that_fails_leaves_nothing(counting: Subject) -> None:
 
 
 def test_a_restore_whose_criu_is_killed_leaves_nothing(counting: Subject) -> None:
+    mark = new_id("mark")
+    counting.spawn(python(), "-c", "import time; time.sleep(10000)", mark)
+    assert eventually(lambda: len(running(mark)) == 1)
     taken = counting.take()
-    before = running_counters()
+    before = running(mark)
+    yards = set(Path("/tmp").glob(".criu.mntns.*"))  # noqa: S108  # where CRIU makes them
     for delay in (0.0, 0.01, 0.02, 0.03):
 
         def kill(delay: float = delay) -> None:
@@ -172,15 +179,7 @@ def test_a_restore_whose_criu_is_killed_leaves_nothing(counting: Subject) -> Non
         with contextlib.suppress(RestoreError):  # or it was too late
             counting.fork(taken).stop()
         killer.join()
-        assert eventually(lambda: running_counters() == before)
+        assert eventually(lambda: running(mark) == before)
+    # Waits for those of other programs' restores.
+    assert eventually(lambda: set(Path("/tmp").glob(".criu.mntns.*")) <= yards)  # noqa: S108
     assert goes_on(counting)
-
-
-def running_counters() -> set[int]:
-    """Host pids of live processes that run :data:`COUNTER`."""
-    found = set()
-    for name in filter(str.isdigit, os.listdir("/proc")):
-        with contextlib.suppress(OSError):
-            if COUNTER.encode() in Path("/proc", name, "cmdline").read_bytes():
-                found.add(int(name))
-    return found
