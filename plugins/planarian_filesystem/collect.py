@@ -68,9 +68,12 @@ def collect(store: Store) -> int:
 
 def _starts(store: Store) -> Iterator[str]:
     for root in sorted(store.roots.iterdir()):
-        digest = root.read_text()
+        try:
+            digest = root.read_text()
+        except FileNotFoundError:  # discarded at this moment
+            continue
         if not is_digest(digest):
-            root.unlink()  # torn by a crash: its capture never returned
+            root.unlink(missing_ok=True)  # torn by a crash: its capture never returned
         elif store.size(digest) is None:
             raise Damaged(digest, f"is missing from the store, the root of {root.name}")
         else:

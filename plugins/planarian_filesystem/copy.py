@@ -45,8 +45,8 @@ class CopyBackend:
     def probe(self) -> Availability:
         try:
             self._store.make()
-            with self._store.locked():
-                pass
+            if not os.access(self._store.directory, os.W_OK):
+                raise OSError(errno.EROFS, os.strerror(errno.EROFS))
         except OSError as error:
             return Availability(
                 False, f"{self._store.directory} can't be written: {error.strerror}", "set PLANARIAN_HOME"

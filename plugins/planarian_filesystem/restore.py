@@ -88,7 +88,7 @@ class StagedCopy:
 
     def prepare(self) -> None:
         """Everything before the switch. On an exception call :meth:`discard`."""
-        with self._index:
+        with self._store.locked(), self._index:
             if os.path.lexists(self._layer.path):
                 self._begin()
                 plan = self._compare(lenient=True)
@@ -105,7 +105,7 @@ class StagedCopy:
 
     def switch(self) -> None:
         """See the protocol. Processes are stopped by now; what changed since the staging is seen and staged too."""
-        with restore_errors(self._store, _BETWEEN), self._index:
+        with restore_errors(self._store, _BETWEEN), self._store.locked(), self._index:
             if self._new:
                 self._place_new()
             else:

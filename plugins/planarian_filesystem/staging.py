@@ -35,9 +35,11 @@ class Staging:
         self._store = store
         self._exclusion = exclusion
         place = _place(store, layer)
-        remove_stale(place, layer)
+        self._inside = place == layer
         self.path = place / f"{_prefix(layer)}{secrets.token_hex(6)}"
-        self.path.mkdir(mode=0o700)
+        with _keeping_mtime(place, self._inside):
+            remove_stale(place, layer)
+            self.path.mkdir(mode=0o700)
         self.fd = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
         fcntl.flock(self.fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.mkdir("trash", 0o700, dir_fd=self.fd)
@@ -49,7 +51,8 @@ class Staging:
         """Drop everything that is still here. Idempotent."""
         if self.fd < 0:
             return
-        remove_tree(self.path.parent, self.path.name)
+        with _keeping_mtime(self.path.parent, self._inside):
+            remove_tree(self.path.parent, self.path.name)
         os.close(self.fd)
         self.fd = -1
 
@@ -144,6 +147,17 @@ class Staging:
 
     def sync(self) -> None:
         host.sync_filesystem(self.fd)
+
+
+@contextlib.contextmanager
+def _keeping_mtime(place: Path, wanted: bool) -> Iterator[None]:
+    """Hide our coming and going in a directory that is state itself."""
+    before = os.lstat(place).st_mtime_ns
+    try:
+        yield
+    finally:
+        if wanted:
+            os.utime(place, ns=(before, before), follow_symlinks=False)
 
 
 def _prefix(layer: Path) -> str:

@@ -112,7 +112,13 @@ class Store:
     @contextlib.contextmanager
     def locked(self, alone: bool = False) -> Iterator[None]:
         """Hold the store's lock, shared or ``alone``, across processes and threads."""
-        fd = os.open(self.directory / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        path = self.directory / "lock"
+        try:
+            fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            if alone:
+                raise
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)  # a read-only store can still be read
         try:
             fcntl.flock(fd, fcntl.LOCK_EX if alone else fcntl.LOCK_SH)
             yield

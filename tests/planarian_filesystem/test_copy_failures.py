@@ -246,7 +246,7 @@ def points() -> Iterator[int]:
     point = 3
     while True:
         yield point
-        point += max(5, point // 5)
+        point += max(7, point // 4)
 
 
 def test_a_killed_capture_loses_nothing(backend: CopyBackend, layer: Layer, home: Path) -> None:
@@ -261,7 +261,7 @@ def test_a_killed_capture_loses_nothing(backend: CopyBackend, layer: Layer, home
             break
         deaths += 1
         assert_same(describe(layer.path), description)
-    assert deaths > 10
+    assert deaths > 5
     backend.collect()
     again = backend.capture(layer, "sp-3")
     backend.verify(again)
