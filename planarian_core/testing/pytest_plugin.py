@@ -1,0 +1,78 @@
+"""A pytest plugin for tests of backends, adapters and applications: fixtures on fakes, and the mark ``needs``.
+
+Load it with ``pytest_plugins = ["planarian_core.testing.pytest_plugin"]`` in a ``conftest.py``. A test marked
+``@pytest.mark.needs("criu")`` is skipped, with the reason, where the host lacks the feature; it fails instead when the
+environment variable ``PLANARIAN_REQUIRE`` (a comma list) names that feature.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import pytest
+
+from planarian_core import Planarian
+from planarian_core.testing.fakes import FakePlugin, FakeService
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line("markers", "needs(feature): a feature of the host; skipped loudly where it is missing")
+
+
+@cache
+def _missing(feature: str) -> str:
+    """Why a host feature is missing; empty where it is there."""
+    if feature == "linux":
+        return "" if sys.platform == "linux" else "not Linux"
+    if feature == "root":
+        return "" if os.geteuid() == 0 else "not root"
+    if feature == "user":
+        return "" if os.geteuid() != 0 else "runs as root; needs an ordinary user"
+    if feature == "userns":
+        done = subprocess.run(["unshare", "--user", "--map-root-user", "true"], capture_output=True, check=False)
+        return done.stderr.decode().strip()
+    if feature == "namespaces":
+        done = subprocess.run(["unshare", "--mount", "--pid", "--fork", "true"], capture_output=True, check=False)
+        return done.stderr.decode().strip()
+    if feature == "criu":
+        return "" if os.geteuid() == 0 and shutil.which("criu") else "criu isn't installed, or not root"
+    return "" if shutil.which(feature) else f"{feature} isn't installed"
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    required = os.environ.get("PLANARIAN_REQUIRE", "").split(",")
+    for marker in item.iter_markers("needs"):
+        for feature in marker.args:
+            reason = _missing(feature)
+            if reason and feature in required:
+                pytest.fail(f"this run requires {feature}: {reason}")
+            if reason:
+                pytest.skip(f"needs {feature}: {reason}")
+
+
+@pytest.fixture
+def workspace(tmp_path: Path) -> Path:
+    """A small directory with a file in it."""
+    folder = tmp_path / "workspace"
+    folder.mkdir()
+    (folder / "hello.txt").write_text("hello\n")
+    return folder
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+def fake_planarian(tmp_path: Path, service: FakeService) -> Iterator[Planarian]:
+    """A runtime whose default backends can be the fakes, with one remote service."""
+    with Planarian.open(tmp_path / "home", plugins=[FakePlugin([service])]) as planarian:
+        planarian.with_config(sandbox="fake", filesystem="fake", process="fake")
+        yield planarian
