@@ -122,7 +122,11 @@ class FilesystemConformance:
         before = describe(layer.path)
         artefact = backend.capture(layer, "sp-1")
         for child in list(layer.path.iterdir()):
-            shutil.rmtree(child) if child.is_dir() and not child.is_symlink() else child.unlink()
+            if child.is_dir() and not child.is_symlink():
+                child.chmod(0o700)
+                shutil.rmtree(child)
+            else:
+                child.unlink()
         self.restore(backend, artefact, layer)
         assert_same(describe(layer.path), before)
 
@@ -342,6 +346,9 @@ def _fill_folders(root: Path) -> None:
     (root / "locked").mkdir()
     (root / "locked" / "inside").write_text("x")
     (root / "locked").chmod(0o555)
+    (root / "sealed folder").mkdir()
+    (root / "sealed folder" / "inside").write_text("x")
+    (root / "sealed folder").chmod(0)
     (root / "ancient").write_text("before 1970")
     (root / ".git" / "objects").mkdir(parents=True)
     (root / ".git" / "objects" / "pack").write_bytes(b"\0\1\2")
@@ -383,7 +390,6 @@ def _fill_owned(root: Path) -> None:
         return
     os.chown(root / "folder" / "inner", 1234, 4321)
     os.chown(root / "link", 1234, 4321, follow_symlinks=False)
-    (root / "sealed folder").mkdir(mode=0)
     with contextlib.suppress(PermissionError):
         os.mknod(root / "whiteout", stat.S_IFCHR, os.makedev(0, 0))
         os.link(root / "whiteout", root / "folder" / "whiteout")

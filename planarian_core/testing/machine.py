@@ -1,7 +1,7 @@
 """A Hypothesis state machine over a whole runtime: files, a live server, snapshots, rollbacks, forks, kills.
 
 The model is as plain as can be: a *shadow* directory on the host to which the same file operations are applied, copied
-at each snapshot, and a number for the server's counter. Subclass :class:`EnvironmentMachine`, set ``backends``, run it::
+at each snapshot, and a number for the counter. Subclass :class:`EnvironmentMachine`, set ``backends``, run it::
 
     hypothesis.stateful.run_state_machine_as_test(MyMachine)
 
@@ -26,7 +26,8 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from planarian_core import Planarian
 from planarian_core.runtime import Sandbox
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree, remove_all
+from planarian_core.testing.oracle import Description, assert_same
+from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
 
 _OPERATIONS = """\
 import json, os, shutil, sys
@@ -43,7 +44,7 @@ def change(root, kind, path, other, number):
         with open(path, "r+b", opener=opener) as file: file.seek(number); file.write(b"patched")
     elif kind == "truncate": os.truncate(path, number)
     elif kind == "sparse":
-        with open(path, "wb", opener=opener) as file: file.truncate(1 << 20); file.seek(number << 12); file.write(b"data")
+        with open(path, "wb", opener=opener) as f: f.truncate(1 << 20); f.seek(number << 12); f.write(b"data")
     elif kind == "unlink": os.unlink(path)
     elif kind == "mkdir": os.mkdir(path)
     elif kind == "rmtree": shutil.rmtree(path)
@@ -86,7 +87,7 @@ class _Saved:
     """What the model knows of a statepoint."""
 
     shadow: Path
-    exact: dict[str, tuple[object, ...]]
+    exact: Description
     count: int
 
 
@@ -133,8 +134,8 @@ class EnvironmentMachine(RuleBasedStateMachine):
         isolated = self.planarian.plugins.sandbox(record.spec.backend).capabilities.isolated
         return Path(f"/proc/{record.live.init_pid}/root" if isolated else "/") / record.spec.workspace.lstrip("/")
 
-    def _exact(self, world: _World) -> dict[str, tuple[object, ...]]:
-        return describe_tree(self._root(world))
+    def _exact(self, world: _World) -> Description:
+        return describe_beside_socket(self._root(world), _SOCKET)
 
     def _copy(self, shadow: Path) -> Path:
         copy = Path(tempfile.mkdtemp(dir=self.folder)) / "shadow"
@@ -215,7 +216,7 @@ class EnvironmentMachine(RuleBasedStateMachine):
         self._check_exact(world, saved)
 
     def _check_exact(self, world: _World, saved: _Saved) -> None:
-        assert self._exact(world) == saved.exact
+        assert_same(self._exact(world), saved.exact)
         assert self._ask(world, "get") == world.count
 
     @precondition(lambda self: self.saved and len(self.worlds) < 3)
@@ -253,9 +254,9 @@ class EnvironmentMachine(RuleBasedStateMachine):
     @invariant()
     def files_are_the_model_s(self) -> None:
         for world in self.worlds:
-            assert _loosely(describe_tree(self._root(world))) == _loosely(describe_tree(world.shadow))
+            assert_same(_loosely(self._exact(world)), _loosely(describe_beside_socket(world.shadow, _SOCKET)))
 
 
-def _loosely(tree: dict[str, tuple[object, ...]]) -> dict[str, tuple[object, ...]]:
-    """Without modification times, which differ between the sandbox and its shadow, and without the server's socket."""
-    return {path: (*entry[:3], *entry[4:]) for path, entry in tree.items() if path != _SOCKET}
+def _loosely(tree: Description) -> Description:
+    """Without modification times, which differ between the sandbox and its shadow."""
+    return {path: entry if path == b"." else (*entry[:3], *entry[4:]) for path, entry in tree.items()}

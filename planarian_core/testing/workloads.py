@@ -1,13 +1,12 @@
-"""Workloads that tests and demos run in a sandbox, and an oracle of file trees that uses nothing of ours."""
+"""Workloads that tests run in a sandbox, and what they need to look at it from outside."""
 
 from __future__ import annotations
 
-import hashlib
 import os
-import stat
 from pathlib import Path
 
 from planarian_core import Planarian
+from planarian_core.testing.oracle import Description, describe
 
 COUNTER_SERVER = """\
 import os, socket, sys, time
@@ -45,32 +44,13 @@ def remove_all(planarian: Planarian) -> None:
         planarian.remove_sandbox(planarian.sandbox(record.id))
 
 
-def describe_tree(root: Path) -> dict[str, tuple[object, ...]]:
-    """All that guarantee 4 says of a tree, by relative path: a plain walk with ``lstat``, nothing followed.
+def describe_beside_socket(root: Path, socket: str) -> Description:
+    """All that guarantee 4 says of the tree around a server's socket, which the server binds anew when it comes back.
 
-    Sockets are described by their type alone: a server binds them anew.
+    The socket itself, and the modification time of the directory that it is in, ``root``, are left out.
     """
-    links: dict[tuple[int, int], str] = {}
-    found: dict[str, tuple[object, ...]] = {}
-    for folder, directories, files in os.walk(root):
-        directories.sort()
-        for name in sorted([*directories, *files]):
-            path = Path(folder, name)
-            info = path.lstat()
-            relative = str(path.relative_to(root))
-            if stat.S_ISSOCK(info.st_mode):
-                found[relative] = ("socket",)
-                continue
-            content: object = info.st_rdev
-            if stat.S_ISREG(info.st_mode):
-                content = hashlib.sha256(path.read_bytes()).hexdigest()
-            elif stat.S_ISLNK(info.st_mode):
-                content = os.readlink(path)
-            group = links.setdefault((info.st_dev, info.st_ino), relative) if not stat.S_ISDIR(info.st_mode) else ""
-            changed = 0 if stat.S_ISDIR(info.st_mode) and _holds_socket(path) else info.st_mtime_ns
-            found[relative] = (info.st_mode, info.st_uid, info.st_gid, changed, content, group)
+    found = describe(root)
+    found.pop(os.fsencode(socket), None)
+    mode, uid, gid, _, *rest = found[b"."]
+    found[b"."] = (mode, uid, gid, *rest)
     return found
-
-
-def _holds_socket(folder: Path) -> bool:
-    return any(stat.S_ISSOCK(entry.stat(follow_symlinks=False).st_mode) for entry in os.scandir(folder))

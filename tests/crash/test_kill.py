@@ -19,7 +19,8 @@ from planarian_core import Planarian
 from planarian_core.faults import POINTS
 from planarian_core.model import Status
 from planarian_core.runtime import Sandbox
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_tree, remove_all
+from planarian_core.testing.oracle import Description, assert_same
+from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
 
 OPERATE = Path(__file__).with_name("operate.py")
 SOCKET = "counter.sock"
@@ -39,11 +40,11 @@ class World:
     def memory(self) -> bool:
         return self.process == "criu"
 
-    def tree(self, sandbox: Sandbox) -> dict[str, tuple[object, ...]]:
+    def tree(self, sandbox: Sandbox) -> Description:
         live = sandbox.record.live
         assert live is not None
         root = Path(f"/proc/{live.init_pid}/root") if self.sandbox == "namespace" else Path("/")
-        return describe_tree(root / sandbox.workspace.lstrip("/"))
+        return describe_beside_socket(root / sandbox.workspace.lstrip("/"), SOCKET)
 
     def ask(self, sandbox: Sandbox, what: str) -> int:
         for _ in range(200):  # a server that is started anew takes its time
@@ -76,7 +77,7 @@ def world(backends: tuple[str, str], tmp_path: Path) -> Iterator[World]:
         remove_all(planarian)
 
 
-def _prepare(world: World) -> dict[str, tuple[object, ...]]:
+def _prepare(world: World) -> Description:
     """Statepoint ``one`` with counter 1; then other files and counter 2. Returns the tree of ``one``."""
     with Planarian.open(world.home) as planarian:
         sandbox = planarian.create_sandbox(
@@ -127,15 +128,15 @@ def test_killed_in_a_rollback(world: World, point: str) -> None:
         sandbox = planarian.sandbox("box")
         assert not planarian.registry.operations(), planarian.recovered
         gone_back = point not in ("rollback.begun", "rollback.staged")
-        assert world.tree(sandbox) == (one if gone_back else two)
+        assert_same(world.tree(sandbox), one if gone_back else two)
         if gone_back:
             assert world.ask(sandbox, "add") == (2 if world.memory else 1)
             safety = planarian.registry.statepoints(sandbox.id)[-1]
             planarian.rollback(sandbox, safety)
-            assert world.tree(sandbox) == two, "what the rollback left behind can be had again"
+            assert_same(world.tree(sandbox), two)  # what the rollback left behind can be had again
         assert world.ask(sandbox, "add") == 3 if world.memory else world.ask(sandbox, "add") >= 1
         planarian.rollback(sandbox, "one")
-        assert world.tree(sandbox) == one
+        assert_same(world.tree(sandbox), one)
 
 
 @pytest.mark.parametrize("point", _points("fork"))
@@ -149,14 +150,14 @@ def test_killed_in_a_fork(world: World, point: str) -> None:
         forks = [r for r in planarian.registry.sandboxes() if r.id != sandbox.id]
         if point == "fork.committed":
             fork = planarian.sandbox(forks[0].id)
-            assert world.tree(fork) == one
+            assert_same(world.tree(fork), one)
             assert world.ask(fork, "add") == (2 if world.memory else 1)
             return
         assert forks == []
         assert [p.name for p in (world.home / "sandboxes").iterdir()] == [sandbox.id]
         assert not planarian.registry.operations()
         assert _processes(world) == before, "no process of the fork runs on"
-        assert world.tree(planarian.fork("one", of=sandbox)) == one
+        assert_same(world.tree(planarian.fork("one", of=sandbox)), one)
 
 
 @pytest.mark.parametrize("point", _points("create"))
