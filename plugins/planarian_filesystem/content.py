@@ -6,7 +6,8 @@ import errno
 import os
 from collections.abc import Iterator
 
-from planarian_filesystem.store import Sink, Store, copy_blob
+from planarian_filesystem.sinks import Sink
+from planarian_filesystem.store import Store, copy_blob
 from planarian_filesystem.tree import CHUNK, Entry, Stretch, decode_map, encode_map
 
 

@@ -6,25 +6,25 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
-from planarian_core.errors import CaptureError, RestoreError
+from planarian_core.errors import RestoreError
 from planarian_core.interfaces import Availability, FilesystemCapabilities, Layer, StagedFiles
 from planarian_core.model import Artefact, Domain
 from planarian_filesystem import host
 from planarian_filesystem.collect import collect, missing
 from planarian_filesystem.descent import Unsettled
+from planarian_filesystem.errors import capture_errors, restore_errors
 from planarian_filesystem.index import Index, index_path, remove_index
 from planarian_filesystem.metadata import HAS_XATTRS
 from planarian_filesystem.removal import remove_tree
-from planarian_filesystem.restore import StagedCopy, proof_of, restore_errors
+from planarian_filesystem.restore import StagedCopy, proof_of
 from planarian_filesystem.scan import Scanned, Scanner
+from planarian_filesystem.sinks import Deposit
 from planarian_filesystem.staging import remove_stale
-from planarian_filesystem.store import Damaged, Deposit, Store
+from planarian_filesystem.store import Store
 
 _TRIES = 4
-_RUNS_ON = "nothing was captured; the sandbox runs on"
 _SETTLE_BYTES = 4 * 1024 * 1024
 
 
@@ -77,7 +77,7 @@ class CopyBackend:
 
     def prepare(self, layer: Layer) -> None:
         """Store ahead what is there already, and sync, so that the capture need not."""
-        with _capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:
+        with capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:
             floor, proof = _settle(layer, index)
             scanned = Scanner(layer, index, deposit, floor, proof, lenient=True).run()
             deposit.publish()
@@ -85,7 +85,7 @@ class CopyBackend:
             self._floors[layer.path] = floor
 
     def capture(self, layer: Layer, statepoint_id: str) -> Artefact:
-        with _capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:
+        with capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:
             floor = self._floors.pop(layer.path, None)
             proof = index.fact("proof") == "yes"
             if floor is None or not index.fact("proof"):
@@ -156,31 +156,3 @@ def _gaps(scanned: Scanned) -> list[list[str]]:
     if not HAS_XATTRS:
         gaps.append([".", "extended attributes are not captured on this system"])
     return gaps
-
-
-@contextlib.contextmanager
-def _capture_errors(layer: Layer) -> Iterator[None]:
-    try:
-        yield
-    except Unsettled as error:
-        raise CaptureError(
-            f"{error.path} keeps changing while it is read.",
-            code="capture-unsettled",
-            state=_RUNS_ON,
-            remedy="stop what writes there, or exclude it",
-        ) from error
-    except Damaged as error:
-        raise CaptureError(
-            f"The stored blob {error.digest} {error.what}.",
-            code="capture-damaged",
-            state=_RUNS_ON,
-            remedy="try again; check the disk that holds the Planarian home",
-        ) from error
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise CaptureError(
-            f"The files of {layer.path} could not be captured: {error}.",
-            code="capture-no-space" if full else "capture-files",
-            state=_RUNS_ON,
-            remedy="free some space (planarian rm)" if full else "mend the cause, then try again",
-        ) from error

@@ -12,6 +12,7 @@ import stat
 from dataclasses import dataclass
 from pathlib import Path
 from types import TracebackType
+from typing import Protocol
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _PATH_ONLY = getattr(os, "O_PATH", 0)
@@ -30,6 +31,16 @@ class Unsettled(Exception):
         self.what = what
 
 
+class Grants(Protocol):
+    """Remembers, beyond the death of this process, which modes were widened for a while."""
+
+    def granted(self, inode: int, mode: int) -> None:
+        """Called before the mode of ``inode``, which was ``mode``, is widened."""
+
+    def released(self, inode: int) -> None:
+        """Called when it has its mode back."""
+
+
 @dataclass
 class _Level:
     name: str
@@ -44,8 +55,9 @@ class Descent:
     Where an ordinary user's own directory lacks them they are granted for the stay and taken back by :meth:`up`.
     """
 
-    def __init__(self, root: Path | int, need: int = READ) -> None:
+    def __init__(self, root: Path | int, need: int = READ, grants: Grants | None = None) -> None:
         self._need = need
+        self._grants = grants
         self._levels: list[_Level] = []
         fd = os.open(root, _DIRECTORY) if isinstance(root, Path) else os.open(".", _DIRECTORY, dir_fd=root)
         self._push("", fd, None)
@@ -78,7 +90,7 @@ class Descent:
         try:
             fd = os.open(name, _DIRECTORY, dir_fd=self.fd)
         except PermissionError:
-            mode_before = grant(self.fd, name, self._need)
+            mode_before = grant(self.fd, name, self._need, self._grants)
             if mode_before is None:
                 raise
             fd = os.open(name, _DIRECTORY, dir_fd=self.fd)
@@ -118,27 +130,32 @@ class Descent:
         found = os.fstat(fd)
         mode = stat.S_IMODE(found.st_mode)
         if mode_before is None and mode & self._need != self._need and found.st_uid == os.geteuid() != 0:
+            if self._grants is not None:
+                self._grants.granted(found.st_ino, mode)
             os.fchmod(fd, mode | self._need)
             mode_before = mode
         self._levels.append(_Level(name, fd, (found.st_dev, found.st_ino), mode_before))
 
-    @staticmethod
-    def _leave(level: _Level, restore_mode: bool) -> None:
+    def _leave(self, level: _Level, restore_mode: bool) -> None:
         if level.fd < 0:
             return
         try:
             if restore_mode and level.mode_before is not None:
                 os.fchmod(level.fd, level.mode_before)
+                if self._grants is not None:
+                    self._grants.released(level.identity[1])
         finally:
             os.close(level.fd)
 
 
-def grant(dir_fd: int, name: str, bits: int) -> int | None:
+def grant(dir_fd: int, name: str, bits: int, grants: Grants | None = None) -> int | None:
     """Add ``bits`` to the mode of our own file or directory; returns its mode before, None where it isn't ours."""
     found = os.stat(name, dir_fd=dir_fd, follow_symlinks=False)
     if stat.S_ISLNK(found.st_mode) or found.st_uid != os.geteuid():
         return None
     mode = stat.S_IMODE(found.st_mode)
+    if grants is not None:
+        grants.granted(found.st_ino, mode)
     change_mode(dir_fd, name, mode | bits)
     return mode
 

@@ -14,6 +14,7 @@ import sqlite3
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from planarian_filesystem.store import Store
 
@@ -23,6 +24,7 @@ CREATE TABLE IF NOT EXISTS facts (name TEXT PRIMARY KEY, value TEXT NOT NULL) WI
 CREATE TABLE IF NOT EXISTS directories (
     inode INTEGER PRIMARY KEY, names BLOB NOT NULL, stamps BLOB NOT NULL, below BLOB NOT NULL,
     tree TEXT NOT NULL, gaps TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS grants (inode INTEGER PRIMARY KEY, mode INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS links (inode TEXT PRIMARY KEY, label TEXT NOT NULL) WITHOUT ROWID;
 """
 
@@ -86,22 +88,35 @@ class Index:
         return database
 
     def fact(self, name: str) -> str:
-        if self._database is None:
-            return ""
-        found = self._database.execute("SELECT value FROM facts WHERE name = ?", (name,)).fetchone()
-        return str(found[0]) if found else ""
+        found = self._ask("SELECT value FROM facts WHERE name = ?", name)
+        return str(found[0][0]) if found else ""
 
     def get(self, inode: int) -> Row | None:
         row = self.changed.get(inode)
-        if row is None and self._database is not None:
-            try:
-                found = self._database.execute(
-                    "SELECT names, stamps, below, tree, gaps FROM directories WHERE inode = ?", (_key(inode),)
-                ).fetchone()
-            except sqlite3.DatabaseError:
-                return None
-            row = Row(*found) if found else None
+        if row is None:
+            found = self._ask("SELECT names, stamps, below, tree, gaps FROM directories WHERE inode = ?", _key(inode))
+            row = Row(*found[0]) if found else None
         return row
+
+    def granted(self, inode: int, mode: int) -> None:
+        """Remember a mode that is about to be widened (:class:`planarian_filesystem.descent.Grants`)."""
+        self._ask("INSERT OR REPLACE INTO grants VALUES (?, ?)", _key(inode), mode)
+
+    def released(self, inode: int) -> None:
+        self._ask("DELETE FROM grants WHERE inode = ?", _key(inode))
+
+    def grants(self) -> dict[int, int]:
+        """Inodes whose mode a process that died had widened, with the mode that they should have."""
+        return dict(self._ask("SELECT inode, mode FROM grants"))
+
+    def _ask(self, statement: str, *values: object) -> list[Any]:
+        """Run a statement; nothing where there is no index or it can't answer."""
+        if self._database is None:
+            return []
+        try:
+            return self._database.execute(statement, values).fetchall()
+        except sqlite3.DatabaseError:
+            return []
 
     def label(self, inode: int, ctime_ns: int) -> str:
         """The link group of an inode: the one that a restore gave it, or one that no other inode ever had."""

@@ -6,63 +6,25 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterator
 
-from planarian_core.errors import RestoreError
 from planarian_core.interfaces import Layer
 from planarian_filesystem import host, metadata
 from planarian_filesystem.adoption import Adoption
 from planarian_filesystem.descent import WRITE, Descent, Unsettled
+from planarian_filesystem.errors import restore_errors
 from planarian_filesystem.exclusion import Exclusion
 from planarian_filesystem.index import Index
 from planarian_filesystem.plan import Blocked, Change, Plan
 from planarian_filesystem.removal import remove
 from planarian_filesystem.scan import Scanned, Scanner
+from planarian_filesystem.sinks import Comparison
 from planarian_filesystem.staging import Staging
-from planarian_filesystem.store import Comparison, Damaged, Store
+from planarian_filesystem.store import Store
 from planarian_filesystem.tree import Entry
 
 _TRIES = 4
 _UNTOUCHED = "the files are as they were"
 _BETWEEN = "the files are partly restored; all that the statepoint needs is still stored"
-
-
-@contextlib.contextmanager
-def restore_errors(store: Store, state: str) -> Iterator[None]:
-    """Turn what can go wrong below into a RestoreError that says what is true now."""
-    try:
-        yield
-    except Damaged as error:
-        store.distrust(error)
-        where = "".join(f" (needed for {note})" for note in getattr(error, "__notes__", ()))
-        raise RestoreError(
-            f"The stored blob {error.digest} {error.what}{where}.",
-            code="restore-damaged",
-            state=state,
-            remedy="choose another statepoint; check the disk that holds the Planarian home",
-        ) from error
-    except Blocked as error:
-        raise RestoreError(
-            f"{error.path} stands in the way and was never captured: {error.why}.",
-            code="restore-blocked",
-            state=state,
-            remedy=f"move {error.path} away or give yourself access to it, then try again",
-        ) from error
-    except Unsettled as error:
-        raise RestoreError(
-            f"{error.path} keeps changing during the restore.",
-            code="restore-unsettled",
-            state=state,
-            remedy="stop what writes there, then roll back again",
-        ) from error
-    except OSError as error:
-        full = error.errno in (errno.ENOSPC, errno.EDQUOT)
-        raise RestoreError(
-            f"The files could not be restored: {error}.",
-            code="restore-no-space" if full else "restore-files",
-            state=state,
-            remedy="free some space, then roll back again" if full else "mend the cause, then roll back again",
-        ) from error
 
 
 class StagedCopy:
@@ -207,7 +169,7 @@ class StagedCopy:
         fixed: set[int] = set()
         parent = os.open(self._layer.path.parent, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            with Descent(self._layer.path, WRITE) as descent:
+            with Descent(self._layer.path, WRITE, self._index) as descent:
                 entered: list[Change] = []
                 for change in plan.changes:
                     while len(entered) > change.depth:

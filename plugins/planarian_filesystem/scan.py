@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import errno
 import json
 import os
@@ -13,11 +12,12 @@ from dataclasses import dataclass, field, replace
 
 from planarian_core.interfaces import Layer
 from planarian_filesystem import host, metadata
-from planarian_filesystem.content import Changing, read_content
-from planarian_filesystem.descent import READ, Descent, Unsettled, grant
+from planarian_filesystem.descent import READ, WRITE, Descent, Unsettled, change_mode
 from planarian_filesystem.exclusion import Exclusion
 from planarian_filesystem.index import Index, Row
-from planarian_filesystem.store import Damaged, Sink
+from planarian_filesystem.reading import Reader, described
+from planarian_filesystem.sinks import Sink
+from planarian_filesystem.store import Damaged
 from planarian_filesystem.tree import (
     CHANGED,
     Entry,
@@ -32,8 +32,6 @@ from planarian_filesystem.tree import (
 _MASK = 0xFFFF_FFFF_FFFF_FFFF
 _STAMP = 4
 _CTIME = 3
-_FILE = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-_NOATIME = getattr(os, "O_NOATIME", 0)
 MAX_GAPS = 1000
 
 
@@ -82,15 +80,17 @@ class Scanner:
         self._lenient = lenient
         self._exclusion = Exclusion(layer)
         self._mounts = host.mounts_below(layer.path)
-        self._linked: dict[tuple[int, int], Entry] = {}
+        self._reader = Reader(index, sink, proof)
         self._device = 0
+        self._widened: dict[int, int] = {}
         self.result = Scanned("", Entry("", 0))
 
     def run(self) -> Scanned:
         """Read everything once. Unsettled names what changed; what was read before it is kept in the index."""
         result = self.result = Scanned("", Entry("", 0))
-        self._linked.clear()
-        with Descent(self._layer.path) as descent:
+        self._reader = Reader(self._index, self._sink, self._proof)
+        self._widened = self._index.grants()
+        with Descent(self._layer.path, READ, self._index) as descent:
             self._device = os.fstat(descent.fd).st_dev
             frames = [self._list(descent)]
             while True:
@@ -110,13 +110,14 @@ class Scanner:
                 parent = frames[-1]
                 parent.below[parent.subdirectories[parent.next - 1]] = digest
             result.top = self._top(digest)
+        result.hashed = self._reader.hashed
         result.root = self._sink.put(encode_root(result.top))
         return result
 
     def _top(self, tree: str) -> Entry:
         path = self._layer.path
         found = os.lstat(path)
-        entry = replace(_described("", found), content=tree, xattrs=metadata.read_xattrs(str(path)))
+        entry = replace(described("", found), content=tree, xattrs=metadata.read_xattrs(str(path)))
         gap = metadata.restorable(entry)
         if gap:
             self._note_gap(".", gap)
@@ -158,6 +159,8 @@ class Scanner:
             except FileNotFoundError:
                 self._unsettled(descent.path(name))
                 continue
+            if found.st_ino in self._widened:
+                found = self._narrow(descent, name, found)
             kind = found.st_mode & 0o170000
             frame.names.append(name)
             frame.stamps.extend((found.st_ino, found.st_size, found.st_mtime_ns & _MASK, found.st_ctime_ns & _MASK))
@@ -169,6 +172,14 @@ class Scanner:
                 regular += found.st_size
         self.result.logical += regular
         return frame
+
+    def _narrow(self, descent: Descent, name: str, found: os.stat_result) -> os.stat_result:
+        """Give back the mode that a scan before us, which was killed, had widened."""
+        mode = self._widened.pop(found.st_ino)
+        if not stat.S_ISLNK(found.st_mode) and stat.S_IMODE(found.st_mode) in (mode | READ, mode | WRITE, mode | 0o400):
+            change_mode(descent.fd, name, mode)
+        self._index.released(found.st_ino)
+        return os.stat(name, dir_fd=descent.fd, follow_symlinks=False)
 
     def _finish(self, descent: Descent, frame: _Frame) -> str:
         """The tree of a directory whose subdirectories are done."""
@@ -255,95 +266,20 @@ class Scanner:
             same = (found.st_ino, found.st_ctime_ns & _MASK) == (stamp[0], stamp[_CTIME])
             if not same and not _opened_up(found):
                 raise Unsettled(descent.path(name), CHANGED)
-            entry, clean = self._read(descent, frame, name, found)
-            clean = clean and same
-        except (FileNotFoundError, Unsettled, Changing) as error:
+            entry, clean = self._reader.read(descent, name, found, frame.below.get(name, ""))
+        except (FileNotFoundError, Unsettled) as error:
             self._unsettled(descent.path(name), error)
             return Entry(name, stat.S_IFREG, unread=True, gap=CHANGED), False
-        return entry, clean and found.st_ctime_ns < self._floor
-
-    def _read(self, descent: Descent, frame: _Frame, name: str, found: os.stat_result) -> tuple[Entry, bool]:
-        linked = found.st_nlink > 1 and not stat.S_ISDIR(found.st_mode)
-        key = (found.st_ino, found.st_ctime_ns)
-        clean = self._proof or not stat.S_ISREG(found.st_mode) or found.st_size == 0
-        if linked and key in self._linked:
-            return replace(self._linked[key], name=name), clean
-        try:
-            if stat.S_ISREG(found.st_mode):
-                entry, untouched = self._read_file(descent, name, found)
-                clean = clean and untouched
-            else:
-                entry = self._read_special(descent, frame, name, found)
-        except PermissionError as error:
-            return Entry(name, found.st_mode, unread=True, gap=f"it can't be read: {error.strerror}"), False
-        gap = metadata.restorable(entry)
-        label = self._index.label(*key) if linked else ""
-        if gap or label:
-            entry = replace(entry, gap=gap, link=label)
-        if linked:
-            self._linked[key] = entry
-        return entry, clean
-
-    def _read_file(self, descent: Descent, name: str, found: os.stat_result) -> tuple[Entry, bool]:
-        fd, untouched = _open_file(descent.fd, name, found)
-        try:
-            opened = os.fstat(fd)
-            if not stat.S_ISREG(opened.st_mode) or (untouched and _identity(opened) != _identity(found)):
-                raise Unsettled(descent.path(name), CHANGED)
-            digest, mapped = read_content(fd, opened.st_size, self._sink)
-            xattrs = metadata.read_xattrs(fd)
-            if _identity(os.fstat(fd)) != _identity(opened):
-                raise Unsettled(descent.path(name), CHANGED)
-        finally:
-            os.close(fd)
-        self.result.hashed += 1
-        return replace(_described(name, found), content=digest, mapped=mapped, xattrs=xattrs), untouched
-
-    def _read_special(self, descent: Descent, frame: _Frame, name: str, found: os.stat_result) -> Entry:
-        path = metadata.xattr_path(descent.fd, name)
-        entry = replace(_described(name, found), xattrs=metadata.read_xattrs(path))
-        if stat.S_ISLNK(found.st_mode):
-            return replace(entry, target=os.readlink(name, dir_fd=descent.fd))
-        if stat.S_ISDIR(found.st_mode):
-            return replace(entry, content=frame.below[name])
-        if stat.S_ISCHR(found.st_mode) or stat.S_ISBLK(found.st_mode):
-            return replace(entry, rdev=found.st_rdev)
-        return entry
+        return entry, clean and same and found.st_ctime_ns < self._floor
 
     def _unsettled(self, path: str, cause: Exception | None = None) -> None:
         if not self._lenient:
             raise Unsettled(path, CHANGED) from cause
 
 
-def _open_file(dir_fd: int, name: str, found: os.stat_result) -> tuple[int, bool]:
-    """Open a file to read, without blocking and without following; False when its mode had to be changed for it."""
-    owned = found.st_uid == os.geteuid()
-    if owned and _NOATIME:
-        with contextlib.suppress(PermissionError):
-            return os.open(name, _FILE | _NOATIME, dir_fd=dir_fd), True
-    try:
-        return os.open(name, _FILE, dir_fd=dir_fd), True
-    except PermissionError:
-        mode = grant(dir_fd, name, 0o400)
-        if mode is None:
-            raise
-    fd = os.open(name, _FILE, dir_fd=dir_fd)
-    os.fchmod(fd, mode)
-    return fd, False
-
-
 def _opened_up(found: os.stat_result) -> bool:
     """Whether a directory had to be granted permissions to be read, which moved its ctime."""
     return stat.S_ISDIR(found.st_mode) and found.st_mode & READ != READ and os.geteuid() != 0
-
-
-def _identity(found: os.stat_result) -> tuple[int, int, int, int]:
-    return found.st_ino, found.st_size, found.st_mtime_ns, found.st_ctime_ns
-
-
-def _described(name: str, found: os.stat_result) -> Entry:
-    size = found.st_size if stat.S_ISREG(found.st_mode) else 0
-    return Entry(name, found.st_mode, found.st_uid, found.st_gid, found.st_mtime_ns, size)
 
 
 def _with_tree(line: bytes, tree: str | None) -> bytes:

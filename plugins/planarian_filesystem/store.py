@@ -13,17 +13,15 @@ import hashlib
 import os
 import re
 import secrets
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Protocol
 
 from planarian_filesystem import host
 from planarian_filesystem.tree import CHUNK, Entry, decode_root, tree_lines
 
-_FLUSH_BLOBS = 8192
-_FLUSH_BYTES = 512 * 1024 * 1024
-_CLONE_FROM = 128 * 1024
+CLONE_FROM = 128 * 1024
+"""Shortest content that is worth a reflink, in bytes."""
+
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 _DIGEST = re.compile(r"[0-9a-f]{64}")
 
@@ -35,21 +33,6 @@ class Damaged(Exception):
         super().__init__(f"{digest} {what}")
         self.digest = digest
         self.what = what
-
-
-class Sink(Protocol):
-    """Where a scan puts what it finds."""
-
-    def put(self, data: bytes) -> str:
-        """Take content; returns its digest."""
-
-    def put_tree(self, data: bytes) -> str:
-        """Take a tree object; :meth:`read_tree` must know it from now on."""
-
-    def put_range(self, fd: int, offset: int, length: int) -> str | None:
-        """Take content by sharing extents with an open file; None where that can't be done."""
-
-    def read_tree(self, digest: str) -> bytes: ...
 
 
 def is_digest(text: str) -> bool:
@@ -139,7 +122,7 @@ class Store:
         if not _NAME.fullmatch(name):
             raise ValueError(f"not a name for a root: {name!r}")
         draft = self.pending / f"root-{secrets.token_hex(8)}"
-        _write(draft, digest.encode("ascii"))
+        write_new(draft, digest.encode("ascii"))
         os.replace(draft, self.roots / name)
 
     def drop_root(self, name: str) -> None:
@@ -164,117 +147,6 @@ class Store:
                 os.replace(self.path(found.digest), self.damaged / found.digest)
 
 
-class Deposit:
-    """What one capture adds; a context that holds the store's lock. What was not published is dropped at its end."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.stored = 0
-        self._waiting: dict[str, int] = {}
-        self._bytes = 0
-        self._clones = True
-        self._stack = contextlib.ExitStack()
-
-    def __enter__(self) -> Deposit:
-        self.store.make()
-        self._stack.enter_context(self.store.locked())
-        self._directory = self.store.pending / f"deposit-{secrets.token_hex(8)}"
-        self._directory.mkdir(mode=0o700)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        shutil.rmtree(self._directory, ignore_errors=True)
-        self._stack.close()
-
-    def put(self, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        if not self._has(digest, len(data)):
-            _write(f"{self._directory}/{digest}", data)
-            self._note(digest, len(data))
-        return digest
-
-    put_tree = put
-
-    def put_range(self, fd: int, offset: int, length: int) -> str | None:
-        """Clone first and hash the clone: a writer can't change what was hashed."""
-        if not self._clones or length < _CLONE_FROM:
-            return None
-        draft = f"{self._directory}/clone"
-        target = os.open(draft, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
-        try:
-            if not host.clone_range(fd, offset, length, target, 0):
-                self._clones = False
-                return None
-            data = os.pread(target, length + 1, 0)
-        finally:
-            os.close(target)
-        digest = hashlib.sha256(data).hexdigest()
-        if len(data) == length and not self._has(digest, length):
-            os.rename(draft, f"{self._directory}/{digest}")
-            self._note(digest, length)
-        return digest if len(data) == length else None
-
-    def read_tree(self, digest: str) -> bytes:
-        if digest in self._waiting:
-            with open(f"{self._directory}/{digest}", "rb", buffering=0) as blob:
-                return blob.read()
-        return self.store.read(digest)
-
-    def publish(self) -> None:
-        """Give all that was put its name, durably. Only after this may anything refer to it."""
-        if not self._waiting:
-            return
-        if not host.syncs_whole_filesystem():
-            for digest in self._waiting:
-                _fsync(f"{self._directory}/{digest}")
-        self.store.sync()
-        for digest in self._waiting:
-            path = self.store.path(digest)
-            try:
-                os.rename(f"{self._directory}/{digest}", path)
-            except FileNotFoundError:
-                os.makedirs(os.path.dirname(path), mode=0o700, exist_ok=True)
-                os.rename(f"{self._directory}/{digest}", path)
-        if not host.syncs_whole_filesystem():
-            for parent in {os.path.dirname(self.store.path(digest)) for digest in self._waiting}:
-                _fsync(parent)
-        self._waiting.clear()
-        self._bytes = 0
-
-    def _has(self, digest: str, size: int) -> bool:
-        return digest in self._waiting or self.store.size(digest) == size
-
-    def _note(self, digest: str, size: int) -> None:
-        self._waiting[digest] = size
-        self.stored += size
-        self._bytes += size
-        if len(self._waiting) >= _FLUSH_BLOBS or self._bytes >= _FLUSH_BYTES:
-            self.publish()
-
-
-class Comparison:
-    """A sink that stores nothing: it tells what a tree is, and remembers the trees that the store doesn't have."""
-
-    def __init__(self, store: Store) -> None:
-        self.store = store
-        self.trees: dict[str, bytes] = {}
-
-    def put(self, data: bytes) -> str:
-        return hashlib.sha256(data).hexdigest()
-
-    def put_tree(self, data: bytes) -> str:
-        digest = hashlib.sha256(data).hexdigest()
-        if self.store.size(digest) != len(data):
-            self.trees[digest] = data
-        return digest
-
-    def put_range(self, fd: int, offset: int, length: int) -> str | None:
-        return None
-
-    def read_tree(self, digest: str) -> bytes:
-        return self.trees.get(digest) or self.store.read(digest)
-
-
 def copy_blob(store: Store, digest: str, length: int, target: int, offset: int) -> None:
     """Write a blob into an open file at ``offset``, checking it on the way; Damaged when it isn't what it should be."""
     try:
@@ -282,7 +154,7 @@ def copy_blob(store: Store, digest: str, length: int, target: int, offset: int) 
     except FileNotFoundError as error:
         raise Damaged(digest, "is missing from the store") from error
     try:
-        cloned = length >= _CLONE_FROM and host.clone_range(source, 0, length, target, offset)
+        cloned = length >= CLONE_FROM and host.clone_range(source, 0, length, target, offset)
         check = hashlib.sha256()
         done = 0
         while data := (
@@ -305,17 +177,9 @@ def _pwrite_all(fd: int, data: bytes, offset: int) -> None:
         view, offset = view[written:], offset + written
 
 
-def _write(path: str | Path, data: bytes) -> None:
+def write_new(path: str | Path, data: bytes) -> None:
     fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
     try:
         _pwrite_all(fd, data, 0)
-    finally:
-        os.close(fd)
-
-
-def _fsync(path: str) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
     finally:
         os.close(fd)
