@@ -9,8 +9,6 @@ untrusted; nothing here can name another sandbox.
 from __future__ import annotations
 
 import argparse
-import contextlib
-import io
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
@@ -31,9 +29,16 @@ class _UsageError(Exception):
     pass
 
 
+class _Help(Exception):
+    """Raised with the help text; argparse itself would print it on the host's standard output."""
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise _UsageError(f"{self.format_usage()}{message}\n")
+
+    def print_help(self, file: object = None) -> None:
+        raise _Help(self.format_help())
 
 
 def _parser() -> _Parser:
@@ -68,14 +73,12 @@ class RequestServer:
 
     def handle(self, request: AgentRequest) -> AgentReply:
         """Answer one request; what goes wrong is the asker's error output, never an exception."""
-        printed = io.StringIO()
         try:
-            with contextlib.redirect_stdout(printed):
-                options = _parser().parse_args(list(request.argv))
+            options = _parser().parse_args(list(request.argv))
         except _UsageError as error:
             return AgentReply(EXIT_USAGE, stderr=str(error))
-        except SystemExit:  # --help
-            return AgentReply(0, stdout=printed.getvalue())
+        except _Help as help_text:
+            return AgentReply(0, stdout=str(help_text))
         actions: dict[str, Callable[[argparse.Namespace, AgentRequest], AgentReply]] = {
             "snapshot": self._snapshot,
             "rollback": self._rollback,
@@ -109,8 +112,23 @@ class RequestServer:
 
     def _fork(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         statepoint = self._planarian.resolve(self._sandbox, options.statepoint)
+        self._check_forks()
         record, _ = self._planarian.statepoints.fork(self._sandbox.record, statepoint, options.name)
         return AgentReply(stdout=f"{record.id} {record.name}".rstrip() + "\n")
+
+    def _check_forks(self) -> None:
+        """An agent that loops must not fill the host with sandboxes."""
+        registry = self._planarian.registry
+        own = {statepoint.id for statepoint in registry.statepoints(self._sandbox.id)}
+        forks = [r.id for r in registry.sandboxes() if not r.closed and registry.branch(r.id).forked_from in own]
+        limit = self._planarian.config.agent_forks
+        if len(forks) >= limit:
+            raise SandboxError(
+                f"there are {len(forks)} forks of this environment already, and no more than {limit} are allowed",
+                code="forks-limit",
+                state="nothing was made",
+                remedy="ask the user to remove some, or to raise agent_forks in the home's config.toml",
+            )
 
     def _outcome(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         text = " ".join(options.text)

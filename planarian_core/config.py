@@ -28,8 +28,9 @@ class Config:
     """Defaults of a home. Empty backend names mean: the best one that this host allows.
 
     ``policy`` is when adapters take statepoints by themselves: ``every-call``, ``every:N`` (calls), ``milestones``
-    (named ones only) or ``manual``. ``hidden`` are further host paths that no sandbox may see. ``lock_timeout`` in
-    seconds; ``ledger_characters`` bounds what goes into an agent's context.
+    (named ones only) or ``manual``. ``hidden`` are further host paths that no sandbox may see. ``agent_forks`` is how
+    many open forks an agent may make of its own sandbox. ``lock_timeout`` in seconds; ``ledger_characters`` bounds what
+    goes into an agent's context.
     """
 
     sandbox: str = ""
@@ -38,6 +39,7 @@ class Config:
     network: str = "none"
     policy: str = "every-call"
     hidden: tuple[str, ...] = ()
+    agent_forks: int = 8
     lock_timeout: float = 600.0
     ledger_characters: int = 6000
 

@@ -198,9 +198,10 @@ class Network(StrEnum):
 class SandboxSpec:
     """What a sandbox is, apart from whether it runs. ``layer`` and ``home`` are host paths.
 
-    For an isolated sandbox the layer holds ``upper`` and ``work`` of its overlay and ``workspace`` is seen inside
-    under its host path. For ``directory`` the layer *is* the workspace. ``exclude`` are glob patterns, relative to the
-    layer, of what isn't state.
+    For an isolated sandbox the layer holds what it changed, and ``workspace`` is seen inside under its host path: not
+    the host's present files, but ``origin``, the home's private copy of them as they were when the sandbox was made,
+    which no one changes and all forks share. For ``directory`` the layer *is* the workspace. ``exclude`` are glob
+    patterns, relative to the layer, of what isn't state.
     """
 
     id: str
@@ -213,6 +214,7 @@ class SandboxSpec:
     hidden: tuple[str, ...] = ()
     exclude: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    origin: str = ""
 
 
 @dataclass(frozen=True)
@@ -242,6 +244,8 @@ class SandboxRecord:
     live: LiveSandbox | None = None
     base: str = ""
     closed: bool = False
+    gaps: tuple[Gap, ...] = ()
+    """What no statepoint of it holds, known since it was made."""
 
     @property
     def id(self) -> str:

@@ -29,6 +29,7 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
+from planarian_core.workspace_copy import copy_workspace, remove_copy
 
 _DESCRIBE_SECONDS = 5.0
 
@@ -137,6 +138,7 @@ class SandboxManager:
             limits=request.limits,
             hidden=(*self.config.hidden, *request.hidden),
             env=dict(request.env),
+            origin="" if in_place else str(self.home / "origins" / sandbox_id),
         )
         process = self.choose_process(spec, request.process or self.config.process)
         record = SandboxRecord(spec, new_id("br"), filesystem, process, utc_now(), request.name)
@@ -164,10 +166,12 @@ class SandboxManager:
         spec = record.spec
         sandbox = self.plugins.sandbox(spec.backend)
         self.folder(spec.id).mkdir(mode=0o700, parents=True)
+        gaps: tuple[Gap, ...] = ()
         if not sandbox.capabilities.in_place:
+            gaps = copy_workspace(Path(spec.workspace), Path(spec.origin))
             self.plugins.filesystem(record.filesystem).create(layer_of(spec))
         spec = sandbox.prepare(spec)
-        return replace(record, spec=spec, live=sandbox.start(spec), base=sandbox.fingerprint(spec))
+        return replace(record, spec=spec, live=sandbox.start(spec), base=sandbox.fingerprint(spec), gaps=gaps)
 
     def choose(self, kind: BackendKind, wanted: str) -> str:
         """The backend asked for, if it works here; else the preferred one that does."""
@@ -296,7 +300,7 @@ class SandboxManager:
 
     def standing_gaps(self, record: SandboxRecord) -> list[Gap]:
         """What no statepoint of this sandbox captures."""
-        gaps = list(self.registry.fences(record.id))
+        gaps = [*self.registry.fences(record.id), *record.gaps]
         if self.plugins.sandbox(record.spec.backend).capabilities.in_place:
             reason = "a directory sandbox captures its workspace only"
             gaps.append(Gap(Domain.FILES, "files outside the workspace", reason))
@@ -322,4 +326,7 @@ class SandboxManager:
         if Path(record.spec.layer).is_relative_to(folder):
             filesystem.destroy(layer_of(record.spec))
         shutil.rmtree(folder, ignore_errors=True)
+        origin = record.spec.origin
+        if origin and not any(r.spec.origin == origin for r in self.registry.sandboxes() if r.id != record.id):
+            remove_copy(Path(origin))
         self.registry.forget_sandbox(record.id, operation)
