@@ -29,7 +29,11 @@ class Recovered:
 class Recovery:
     """Finishes journaled operations; each step may itself be cut off and be repeated by the next."""
 
-    def __init__(self, registry: Registry, sandboxes: SandboxManager, statepoints: StatepointManager) -> None:
+    def __init__(
+        self, registry: Registry, sandboxes: SandboxManager, statepoints: StatepointManager, *, files_only: bool = False
+    ) -> None:
+        """``files_only``: let processes start anew where a rollback is to be finished."""
+        self.files_only = files_only
         self.registry = registry
         self.sandboxes = sandboxes
         self.statepoints = statepoints
@@ -88,6 +92,7 @@ class Recovery:
 
     def _rollback(self, operation: Operation) -> str:
         record = self.registry.sandbox(operation.sandbox_id)
+        operation = replace(operation, files_only=operation.files_only or self.files_only)
         if operation.phase in ("begun", "safe"):
             self.registry.end(operation)
             return "the rollback had changed nothing"

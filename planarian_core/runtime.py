@@ -354,9 +354,13 @@ class Planarian:
             record, restored = self.statepoints.fork(source.record, self.resolve(source, statepoint), name)
         return Sandbox(self, record.id), restored
 
-    def recover(self) -> list[Recovered]:
-        """Finish what killed runtimes left behind; what another process is doing right now is left alone."""
-        return Recovery(self.registry, self.sandboxes, self.statepoints).run()
+    def recover(self, *, files_only: bool = False) -> list[Recovered]:
+        """Finish what killed runtimes left behind; what another process is doing right now is left alone.
+
+        Args:
+            files_only: where processes can't be brought back, let them start anew.
+        """
+        return Recovery(self.registry, self.sandboxes, self.statepoints, files_only=files_only).run()
 
     # --- evidence ---
 

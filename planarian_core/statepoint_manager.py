@@ -50,6 +50,7 @@ from planarian_core.revival import Revived, bring_up, images_of
 from planarian_core.sandbox_manager import SandboxManager, layer_of
 
 _SAMPLE = 50
+_RECOVER = "mend the cause, then: planarian recover; or let processes start anew: planarian recover --files-only"
 
 
 @dataclass(frozen=True)
@@ -377,7 +378,7 @@ class StatepointManager:
                 cause,
                 code="rollback-unfinished",
                 state=f"{record.id} is stopped half-way; nothing is lost",
-                remedy="mend the cause, then: planarian recover",
+                remedy=_RECOVER,
             ) from error
         try:
             self.return_to_safety(operation, record)
@@ -386,7 +387,7 @@ class StatepointManager:
                 f"{cause}; and so did the way back: {second}",
                 code="rollback-unfinished",
                 state=f"{record.id} is stopped half-way; nothing is lost",
-                remedy="mend the cause, then: planarian recover",
+                remedy=_RECOVER,
             ) from error
         if isinstance(error, CompensationError):
             raise error

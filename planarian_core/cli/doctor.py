@@ -13,7 +13,7 @@ import typer
 
 from planarian_core.cli import exit_codes, output
 from planarian_core.cli.opening import opened, recovered_words
-from planarian_core.cli.options import JsonOption
+from planarian_core.cli.options import FilesOnlyOption, JsonOption
 
 if TYPE_CHECKING:
     from planarian_core.config import Config
@@ -159,7 +159,7 @@ def _print(report: Report) -> None:
     )
 
 
-def recover(as_json: JsonOption = False) -> None:
+def recover(files_only: FilesOnlyOption = False, as_json: JsonOption = False) -> None:
     """Finish what a killed runtime left behind.
 
     Every other command does it on its way; this one says what was done, and exits with 5 when something is left.
@@ -168,10 +168,11 @@ def recover(as_json: JsonOption = False) -> None:
     \b
     Example:
       planarian recover
+      planarian recover --files-only   where processes can't be brought back
     """
     with opened(as_json=as_json, recover=False) as planarian:
         with output.working("recovering"):
-            done = planarian.recover()
+            done = planarian.recover(files_only=files_only)
         under_way = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
     left = [one for one in done if one.error]
     if as_json:

@@ -96,7 +96,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "restore the files and the processes of the same statepoint",
     ),
     (
-        r"Address already in use|Can't bind",
+        r"Address already in use|Can't bind (inet )?socket",
         "a port or address is in use by another program",
         "free the port, or use a sandbox with its own network",
     ),

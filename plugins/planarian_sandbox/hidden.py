@@ -8,6 +8,7 @@ import pwd
 from collections.abc import Iterable, Iterator
 
 from planarian_core.errors import ConfigurationError
+from planarian_sandbox.layout import mount_roots
 
 HOME_SECRETS = (
     ".ssh",
@@ -38,6 +39,7 @@ HOME_SECRETS = (
     ".config/rclone",
     ".config/openai",
     ".local/share/keyrings",
+    ".local/share/planarian",
     ".claude",
     ".claude.json",
     ".codex",
@@ -75,7 +77,8 @@ def hidden_paths(homes: Iterable[str], extra: Iterable[str] = ()) -> tuple[str, 
         wanted.append(expanded)
     found: set[str] = set()
     for path in wanted:
-        found.update(_with_target(path))
+        for canonical in _with_target(path):
+            found.update((canonical, *_other_names(canonical)))
     return tuple(sorted(found))
 
 
@@ -118,6 +121,18 @@ def _personal() -> Iterator[str]:
             # Not there yet but to be hidden when it comes, though not in each of the /bin and /var/mail of a passwd.
             if os.path.lexists(path) or (personal and os.path.isdir(os.path.dirname(path))):
                 yield path
+
+
+def _other_names(path: str) -> Iterator[str]:
+    """The path's name on the root file system when a bind mount brings it to where ``path`` says.
+
+    The sandbox sees the root file system without what is mounted on it, so it would find the files there.
+    """
+    mounts = mount_roots()
+    point = max((point for point in mounts if below(path, point)), key=len, default="/")
+    device, root = mounts.get(point, ("", "/"))
+    if point != "/" and device == mounts.get("/", ("", ""))[0]:
+        yield os.path.normpath(f"{root}/{os.path.relpath(path, point)}")
 
 
 def _with_target(path: str) -> Iterator[str]:

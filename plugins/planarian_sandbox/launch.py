@@ -28,7 +28,8 @@ PATH = f"{PROGRAMS}:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin
 CAPABILITIES = (0, 1, 3, 4, 5, 6, 7, 8, 10, 13, 18, 27, 29, 31)
 """The container engines' default: chown, dac_override, fowner, fsetid, kill, setgid, setuid, setpcap,
 net_bind_service, net_raw, sys_chroot, mknod, audit_write, setfcap."""
-BESIDE = ".workspace"
+BESIDE = ("workspace", "dev")
+"""What is mounted below the root; beside it while an image comes back to life."""
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _PATIENCE = 20.0
 
@@ -57,7 +58,7 @@ def check_id(sandbox_id: str) -> str:
 def mount_point(home: Path, spec: SandboxSpec, kind: str = "") -> str:
     """An empty directory on which the sandbox's files are mounted, in mount namespaces of their own only.
 
-    ``kind`` is empty for its root, :data:`BESIDE` for its workspace during a restore.
+    ``kind`` is empty for its root, else a dot and one of :data:`BESIDE`.
     """
     path = home / "mounts" / f"{check_id(spec.id)}{kind}"
     path.mkdir(parents=True, exist_ok=True)
@@ -72,7 +73,8 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
         "root": mount_point(home, spec),
         "layer": spec.layer,
         "workspace": layout.workspace,
-        "beside": mount_point(home, spec, BESIDE) if layout.workspace else "",
+        "origin": os.path.realpath(spec.origin or spec.workspace),
+        "beside": {kind: mount_point(home, spec, f".{kind}") for kind in BESIDE},
         "tops": list(top_directories()) if layout.rootless else [],
         "cgroups": list(groups),
         "own_network": spec.network is Network.NONE,

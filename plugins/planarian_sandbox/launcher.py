@@ -4,7 +4,7 @@ With a COMMAND it only makes the place where an image of the processes is restor
 ``/run`` with CRIU's start-up cache) and runs COMMAND there. Without, it prints the host pid of the new init, or one
 line ``step: error`` and exit code 1. Nothing is mounted where the host could see it, and nothing outlives a failure.
 
-JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, layer, workspace, tops, cgroups,
+JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, layer, workspace, origin, tops, cgroups,
 own_network, beside, capabilities, processes, filters, init, env, start_cache, empty, hostname.
 """
 
@@ -99,20 +99,23 @@ def join_cgroups(paths: list[str]) -> None:
             file.write("0")
 
 
-def mount_files(config: dict[str, Any], beside: str = "") -> None:
-    """Root: the overlay over the host's root, and the workspace's own where it needs one: at its place below the root,
-    or at ``beside``.
+def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
+    """Root: the overlay over the host's root; the workspace's, over the copy of it; and /dev, the one place where
+    device nodes work. The last two at their places below the root, or at those in ``beside``.
     """
+    root = config["root"]
     options = "index=on,nfs_export=on,redirect_dir=on"
     step("mount the overlay")
     os.chdir(config["layer"])
-    mount("overlay", config["root"], "overlay", 0, f"lowerdir=/,upperdir=upper,workdir=work,{options}")
-    workspace = config["workspace"]
-    if workspace:
-        step("mount the workspace's overlay")
-        target = beside or directory(config["root"], workspace, create=True)
-        data = f"lowerdir={escaped(workspace)},upperdir=workspace/upper,workdir=workspace/work,{options}"
-        mount("overlay", target, "overlay", 0, data)
+    mount("overlay", root, "overlay", NODEV, f"lowerdir=/,upperdir=upper,workdir=work,{options}")
+    step("mount the workspace's overlay")
+    target = beside.get("workspace") or directory(root, config["workspace"], create=True)
+    data = f"lowerdir={escaped(config['origin'])},upperdir=workspace/upper,workdir=workspace/work,{options}"
+    mount("overlay", target, "overlay", NODEV, data)
+    step("mount /dev")
+    target = beside.get("dev") or directory(root, "dev")
+    mount(directory(root, "dev"), target, None, BIND)
+    mount(None, target if "dev" in beside else directory(root, "dev"), None, BIND | REMOUNT)
 
 
 def identity_user_namespace() -> None:
@@ -179,11 +182,9 @@ def assemble_rootless(config: dict[str, Any]) -> None:
         os.mkdir(f"{root}/{name}")
         mount(directory("upper", name), f"{root}/{name}", None, BIND)
     step("mount the workspace's overlay")
-    if config["workspace"]:
-        target = directory(root, config["workspace"], create=True)
-        lower = escaped(config["workspace"])
-        data = f"lowerdir={lower},upperdir=workspace/upper,workdir=workspace/work,userxattr"
-        mount("overlay", target, "overlay", 0, data)
+    target = directory(root, config["workspace"], create=True)
+    data = f"lowerdir={escaped(config['origin'])},upperdir=workspace/upper,workdir=workspace/work,userxattr"
+    mount("overlay", target, "overlay", 0, data)
     step("bind device nodes")
     for name in ("dev", "proc", "sys"):
         os.mkdir(f"{root}/{name}")
@@ -195,7 +196,7 @@ def assemble_rootless(config: dict[str, Any]) -> None:
         os.symlink(target, f"{root}/dev/{name}")
     for name in ("shm", "pts"):
         os.mkdir(f"{root}/dev/{name}")
-    os.chmod(f"{root}/dev/shm", 0o1777)  # noqa: S103, S108  # as everywhere
+    mount(directory("upper/dev", "shm", create=True), f"{root}/dev/shm", None, BIND)  # noqa: S108  # as everywhere
 
 
 def kernel_file_systems(config: dict[str, Any]) -> None:
@@ -213,6 +214,8 @@ def kernel_file_systems(config: dict[str, Any]) -> None:
         step(f"mask /proc/{name}")
         if os.path.exists(f"{proc}/{name}"):
             mount(f"/proc/self/fd/{null}", f"{proc}/{name}", None, BIND)
+            # Without devices, as the root is: CRIU makes such a mount from the root's, where it can't allow them again.
+            mount(None, f"{proc}/{name}", None, BIND | REMOUNT | NOSUID | NODEV)
     for name in MASKED_DIRECTORIES:
         step(f"mask /proc/{name}")
         if os.path.isdir(f"{proc}/{name}"):
@@ -303,6 +306,9 @@ def become_init(config: dict[str, Any], report: int) -> None:
         step("bind the root")
         mount(config["root"], config["root"], None, BIND | REC)
     kernel_file_systems(config)
+    if config["rootless"]:
+        step("make the root read-only")  # it is no part of the layer: what were written there would be lost
+        mount(None, config["root"], None, BIND | REMOUNT | RDONLY | NOSUID | NODEV)
     change_root(config["root"])
     if config["own_network"]:
         loopback_up()
@@ -326,7 +332,7 @@ def start(config: dict[str, Any]) -> int:
     else:
         step("make a mount namespace")
         private_mounts()
-        mount_files(config)
+        mount_files(config, {})
         identity_user_namespace()
     step("make the namespaces")
     unshare(NEWNS | NEWPID | NEWIPC | NEWUTS | (NEWNET if config["own_network"] else 0))

@@ -1,7 +1,7 @@
 """What a sandbox's layer holds before it first runs, and what is put right before each start.
 
-``LAYER/upper`` and ``LAYER/work`` belong to the overlay; where the workspace can't be seen through the root overlay
-(another file system; rootless: a workspace below a fresh directory) it has one of its own in ``LAYER/workspace``.
+``LAYER/upper`` and ``LAYER/work`` belong to the overlay over the host's root; the workspace has one of its own in
+``LAYER/workspace``, over the home's copy of it.
 ``LAYER/layout.json`` says so and is never in reach of the sandbox.
 """
 
@@ -17,12 +17,8 @@ from planarian_sandbox.hidden import below, check_workspace, hidden_paths
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layout import (
     FRESH,
-    FRESH_ROOTLESS,
     Layout,
     inside_python,
-    is_fresh,
-    mount_points,
-    top_directories,
 )
 from planarian_sandbox.whiteout import apply_hidden
 
@@ -45,20 +41,20 @@ def prepare(spec: SandboxSpec, home: Path) -> Layout:
     check_workspace(spec.workspace, hidden)
     workspace = os.path.realpath(spec.workspace)
     rootless = os.geteuid() != 0
-    layout = Layout(rootless, workspace if _needs_own_overlay(workspace, rootless) else "")
+    layout = Layout(rootless, workspace)
     upper = os.path.join(spec.layer, "upper")
     for name in ("upper", "work"):
         os.makedirs(os.path.join(spec.layer, name), exist_ok=True)
     _fresh_directories(upper, layout)
-    if not rootless:
+    if rootless:
+        os.mkdir(os.path.join(upper, "dev", "shm"))
+        os.chmod(os.path.join(upper, "dev", "shm"), 0o1777)  # noqa: S103  # as everywhere
+    else:
         _device_nodes(os.path.join(upper, "dev"))
-    if layout.workspace:
-        for name in ("upper", "work"):
-            os.makedirs(os.path.join(spec.layer, "workspace", name), exist_ok=True)
-        shutil.copystat(workspace, os.path.join(spec.layer, "workspace", "upper"))
-        _own_like(workspace, os.path.join(spec.layer, "workspace", "upper"))
-    elif is_fresh(workspace, rootless):
-        _redirect(upper, workspace)
+    for name in ("upper", "work"):
+        os.makedirs(os.path.join(spec.layer, "workspace", name), exist_ok=True)
+    shutil.copystat(workspace, os.path.join(spec.layer, "workspace", "upper"))
+    _own_like(workspace, os.path.join(spec.layer, "workspace", "upper"))
     if spec.network is Network.HOST:
         _name_resolution(upper)
     apply_hidden(spec, layout, hidden)
@@ -76,13 +72,6 @@ def refresh(spec: SandboxSpec, layout: Layout, home: Path, programs: bool = True
     apply_hidden(spec, layout, hidden_paths((spec.home, str(home)), spec.hidden))
     if programs:
         install_runtime(spec)
-
-
-def _needs_own_overlay(workspace: str, rootless: bool) -> bool:
-    if rootless:
-        top = workspace.split("/")[1]
-        return top in FRESH_ROOTLESS or top not in top_directories()
-    return os.stat(workspace).st_dev != os.stat("/").st_dev or any(below(workspace, mount) for mount in mount_points())
 
 
 def _fresh_directories(upper: str, layout: Layout) -> None:
@@ -125,18 +114,6 @@ def _device_nodes(directory: str) -> None:
         os.chmod(os.path.join(directory, name), mode)
 
 
-def _redirect(upper: str, workspace: str) -> None:
-    """Let a workspace below a fresh directory show through, though its parents are the sandbox's own."""
-    path = upper
-    for part in workspace.strip("/").split("/"):
-        path = os.path.join(path, part)
-        if not os.path.isdir(path):
-            os.mkdir(path, 0o755)
-    shutil.copystat(workspace, path)
-    _own_like(workspace, path)
-    os.setxattr(path, "trusted.overlay.redirect", os.fsencode(workspace))
-
-
 def _own_like(source: str, target: str) -> None:
     if os.geteuid() == 0:
         found = os.stat(source)
@@ -160,7 +137,7 @@ def install_runtime(spec: SandboxSpec) -> None:
     with (
         tampering("The sandbox's runtime files can't be written"),
         Inside.of_path(os.path.join(spec.layer, "upper")) as upper,
-        upper.make_directory("run", 0o755),
+        upper.make_directory("run", 0o755) as run,
         upper.make_directory("run/planarian", 0o755) as runtime,
         upper.make_directory("run/planarian/bin", 0o755) as programs,
         upper.make_directory("run/planarian/calls", 0o700) as calls,
@@ -175,3 +152,7 @@ def install_runtime(spec: SandboxSpec) -> None:
         for directory in (calls, requests, listening):
             for name in list(directory.names(100_000)):
                 directory.remove(name)
+        if os.geteuid() == 0:
+            # A sandbox that moved its /run away left a whiteout there: what was just made in its stead must hide the
+            # host's /run as well.
+            os.setxattr(f"/proc/self/fd/{run.descriptor}", "trusted.overlay.opaque", b"y")

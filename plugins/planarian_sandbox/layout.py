@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -58,11 +59,21 @@ def is_fresh(path: str, rootless: bool) -> bool:
     return path.split("/")[1] in (FRESH_ROOTLESS if rootless else FRESH)
 
 
+def mount_roots() -> dict[str, tuple[str, str]]:
+    """By mount point of this process: the device number (``major:minor``) and the directory of it that is mounted."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        lines = [line.split(" ") for line in file]
+    return {_plain(fields[4]): (fields[2], _plain(fields[3])) for fields in lines}
+
+
+def _plain(field: str) -> str:
+    """A path of mountinfo without its octal escapes."""
+    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
+
+
 def mount_points() -> set[str]:
     """Mount points of this process other than the root."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        points = {line.split(" ")[4] for line in file}
-    return {os.fsdecode(point.encode("utf-8", "surrogateescape").decode("unicode_escape")) for point in points} - {"/"}
+    return set(mount_roots()) - {"/"}
 
 
 def top_directories() -> tuple[str, ...]:

@@ -154,7 +154,7 @@ class NamespaceBackend:
             groups = tuple({*groups, *live.cgroups}) if live.cgroups else groups
         cgroups.remove(groups)
         forget_sessions(self._home, spec.id)
-        for kind in ("", BESIDE):
+        for kind in ("", *(f".{kind}" for kind in BESIDE)):
             with contextlib.suppress(OSError):
                 os.rmdir(self._home / "mounts" / f"{spec.id}{kind}")
 
@@ -180,7 +180,10 @@ class NamespaceBackend:
                 prefix=command(configuration(self._home, spec, layout, groups)),
                 root=mount_point(self._home, spec),
                 private_network=spec.network is Network.NONE,
-                mounts={layout.workspace: mount_point(self._home, spec, BESIDE)} if layout.workspace else {},
+                mounts={
+                    layout.workspace: mount_point(self._home, spec, ".workspace"),
+                    "/dev": mount_point(self._home, spec, ".dev"),
+                },
             )
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
@@ -191,7 +194,7 @@ class NamespaceBackend:
         if pid_namespace(init_pid) in (None, pid_namespace(os.getpid())):
             raise SandboxError(f"Process {init_pid} is not a sandbox's init.", code="sandbox-foreign")
         layout = Layout.load(spec.layer)
-        details = {"mounts": [layout.workspace] if layout.workspace else []}
+        details = {"mounts": [layout.workspace, "/dev"]}
         live = live_sandbox(init_pid, cgroups.of_sandbox(spec.id), details)
         forget_calls(init_pid)
         return live

@@ -237,3 +237,49 @@ def test_files_are_named_as_the_agent_sees_them(planarian: Planarian, sandbox: S
         assert all(path.startswith("/") and "planarian/calls" not in path for path in named)
     else:
         assert "hello.txt" in named
+
+
+def test_what_the_user_does_in_the_workspace_meanwhile_is_in_no_statepoint(
+    planarian: Planarian, sandbox: Sandbox, workspace: Path
+) -> None:
+    """An isolated sandbox stands on the workspace as it was; a directory sandbox works in it, so there it is undone."""
+    (workspace / "link").symlink_to("hello.txt")
+    planarian.snapshot(sandbox, name="one")
+    (workspace / "hello.txt").write_text("changed on the host\n")
+    (workspace / "later.txt").write_text("new on the host\n")
+    planarian.rollback(sandbox, "one")
+    assert sandbox.run("cat hello.txt; ls later.txt").stdout == "hello\n"
+    fork = planarian.fork("one", of=sandbox)
+    assert fork.run("cat hello.txt; ls later.txt").stdout == "hello\n"
+    if sandbox.record.spec.backend == "namespace":
+        assert (workspace / "hello.txt").read_text() == "changed on the host\n", "the user's files are the user's"
+        planarian.remove_sandbox(fork)
+        assert sandbox.run("cat hello.txt").stdout == "hello\n", "what forks share outlives a fork"
+
+
+@pytest.mark.needs("root", "criu", "namespaces")
+def test_a_rollback_stuck_on_processes_is_finished_without_them(planarian: Planarian, workspace: Path) -> None:
+    sandbox = planarian.create_sandbox(workspace, sandbox="namespace", process="criu")
+    sandbox.run("echo one > f")
+    planarian.snapshot(sandbox, name="one")
+    sandbox.run("echo two > f")
+    # Both images become impossible to restore after the checks have passed: a device below that the images need.
+    engine = planarian.plugins.process("criu")
+    restore = engine.restore  # type: ignore[attr-defined]  # RestoresTree
+
+    def fail(*_: object, **__: object) -> int:
+        raise RestoreError("the processes could not be restored: a test says so")
+
+    engine.restore = fail  # type: ignore[attr-defined]
+    try:
+        with pytest.raises(RestoreError) as caught:
+            planarian.rollback(sandbox, "one")
+        assert caught.value.code == "rollback-unfinished"
+        assert "recover --files-only" in caught.value.remedy
+        (left,) = planarian.recover()
+        assert left.error
+    finally:
+        engine.restore = restore  # type: ignore[attr-defined]
+    (done,) = planarian.recover(files_only=True)
+    assert not done.error
+    assert sandbox.run("cat f").stdout == "one\n"

@@ -365,7 +365,7 @@ class TestRootOnly(NamespaceFixtures):
             assert [path.name for path in (point / "repo").iterdir()] == ["hello.txt"]
             box.live = backend.start(prepared)
             assert box.shell("ls").stdout == "new.txt\n"
-            assert box.live.details["mounts"] == [str(point / "repo")]
+            assert box.live.details["mounts"] == [str(point / "repo"), "/dev"]
             backend.stop(prepared, box.live)
             assert prepared.exclude == ("work/work", "workspace/work/work")
         finally:
@@ -435,7 +435,7 @@ class TestRootOnly(NamespaceFixtures):
         backend.stop(sandbox.spec, sandbox.live)
         place = backend.restore_environment(sandbox.spec)
         reader, writer = os.pipe()
-        file = f"{place.root}{os.path.realpath(sandbox.spec.workspace)}/kept.txt"
+        file = f"{place.mounts[os.path.realpath(sandbox.spec.workspace)]}/kept.txt"
         script = 'cat "$1" >&"$2"; cat /proc/self/cgroup >&"$2"; stat -f -c %T /run >&"$2"; echo kdat >/run/criu.kdat'
         for _ in range(2):
             done = subprocess.run(
@@ -457,7 +457,7 @@ class TestRootOnly(NamespaceFixtures):
         assert not _cgroups_of(sandbox.spec.id)
 
     def test_exclude_names_what_is_no_state(self, backend: NamespaceBackend, spec: SandboxSpec) -> None:
-        assert backend.prepare(spec).exclude == ("work/work",)
+        assert backend.prepare(spec).exclude == ("work/work", "workspace/work/work")
 
     def test_hidden_entries_are_whiteouts(self, backend: NamespaceBackend, spec: SandboxSpec, tmp_path: Path) -> None:
         prepared = backend.prepare(spec)

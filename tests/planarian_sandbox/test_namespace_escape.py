@@ -710,3 +710,64 @@ def test_constants_are_those_of_the_kernel() -> None:
     number = {"x86_64": 39, "aarch64": 172}.get(platform.machine())
     if number is not None:
         assert ctypes.CDLL(None).syscall(number) == os.getpid()
+
+
+@root_only
+def test_device_nodes_of_the_host_do_not_work_inside(sandbox: Sandbox, visible: Path) -> None:
+    node = visible / "memory"
+    os.mknod(node, stat.S_IFCHR | 0o666, os.makedev(1, 5))  # what /dev/zero is
+    node.chmod(0o666)
+    assert node.open("rb", buffering=0).read(4) == bytes(4), "it works on the host"
+    result = sandbox.shell(f"test -c {node} && head -c 4 {node}; cp -a {node} /dev/copy; mv {node} /dev/moved; ls /dev")
+    assert "denied" in result.stderr or "not permitted" in result.stderr
+    assert "copy" not in result.stdout
+    assert sandbox.shell("head -c 1 /dev/moved").exit_code != 0
+    assert sandbox.shell("head -c 4 /dev/zero | wc -c; echo gone >/dev/null").stdout == "4\n"
+
+
+@root_only
+def test_moving_run_away_does_not_show_the_hosts(backend: NamespaceBackend, sandbox: Sandbox) -> None:
+    secret = Path(tempfile.mkdtemp(prefix="planarian-test-", dir="/run"))
+    try:
+        on_root = secret.stat().st_dev == os.stat("/").st_dev
+        if not on_root:
+            pytest.skip("needs a host whose /run lies on its root file system: here it is a mount of its own")
+        assert sandbox.shell("mv /run /elsewhere").exit_code == 0
+        backend.stop(sandbox.spec, sandbox.live)
+        sandbox.live = backend.start(sandbox.spec)
+        assert secret.name not in sandbox.shell("ls /run").stdout
+    finally:
+        secret.rmdir()
+
+
+@root_only
+def test_a_home_on_a_bind_mount_is_hidden_by_its_other_name_too(tmp_path: Path, visible: Path, workspace: Path) -> None:
+    (visible / "data" / "home").mkdir(parents=True)
+    (visible / "bound").mkdir()
+    subprocess.run(["mount", "--bind", str(visible / "data"), str(visible / "bound")], check=True)
+    try:
+        home = visible / "bound" / "home"
+        (home / "sandboxes").mkdir()
+        assert (visible / "data" / "home" / "sandboxes").is_dir(), "the same directory has two names"
+        backend = NamespaceBackend(home)
+        sandbox_id = new_id("sb")
+        layer = home / "sandboxes" / sandbox_id / "layer"
+        layer.mkdir(parents=True)
+        spec = backend.prepare(
+            SandboxSpec(sandbox_id, str(workspace), str(layer), str(home), "namespace", limits=Limits(0, 0))
+        )
+        box = Sandbox(backend, spec, backend.start(spec))
+        try:
+            assert box.shell(f"ls {visible}/data").stdout == ""
+        finally:
+            backend.stop(spec, box.live)
+    finally:
+        subprocess.run(["umount", str(visible / "bound")], check=True)
+
+
+@pytest.mark.skipif(ROOT, reason="needs an ordinary user: as root all of / is in the layer")
+def test_what_would_not_be_captured_can_not_be_written(sandbox: Sandbox) -> None:
+    refused = sandbox.shell("mkdir /data")
+    assert "Read-only" in refused.stderr
+    assert sandbox.shell("echo kept >/dev/shm/x").exit_code == 0
+    assert (Path(sandbox.spec.layer) / "upper" / "dev" / "shm" / "x").read_text() == "kept\n"
