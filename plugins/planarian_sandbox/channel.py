@@ -25,8 +25,9 @@ from planarian_sandbox import cgroups
 from planarian_sandbox.agent import LOST, WHOLE
 from planarian_sandbox.identity import GONE, GONE_REMEDY, end_below, exited, kill, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.layout import CALLS, LISTENING
-from planarian_sandbox.stream import Stream
+from planarian_sandbox.layout import CALLS, RUNTIME
+from planarian_sandbox.output import OutputFile
+from planarian_sandbox.request_listener import LISTENING
 
 HANDSHAKE = 20.0
 """Seconds within which the init has to answer."""
@@ -66,7 +67,7 @@ class Call:
     pid: int = 0
     pidfd: int = -1
     group: str = ""
-    streams: tuple[Stream, ...] = ()
+    outputs: tuple[OutputFile, ...] = ()
     _result: int = -1
     _calls: Inside | None = None
     _names: list[str] = field(default_factory=list)
@@ -82,7 +83,7 @@ class Call:
             return
         try:
             if kind is not None and self.pidfd >= 0 and not exited(self.pidfd) and not exited(self.init):
-                self.end(None)
+                self.end()
         finally:
             self._release(self._calls)
 
@@ -98,7 +99,7 @@ class Call:
             if not (background and name.endswith(".stdin")):
                 with contextlib.suppress(OSError):
                     calls.remove(name)
-        descriptors = [stream.descriptor for stream in self.streams]
+        descriptors = [output.descriptor for output in self.outputs]
         for descriptor in (self._result, self.pidfd, *descriptors):
             if descriptor >= 0:
                 os.close(descriptor)
@@ -109,15 +110,19 @@ class Call:
         if exited(self.init):
             raise SandboxError(GONE, code="sandbox-gone", state="nothing runs in it", remedy=GONE_REMEDY)
 
-    def begin(self, frame: Frame, stdin: bytes, limit: int) -> None:
-        """Start the command. SandboxError when the init can't: then nothing of it runs."""
+    def begin(self, frame: Frame, stdin: bytes = b"", limit: int = 0, sink: OutputSink | None = None) -> None:
+        """Start the command; ``limit`` bytes of each output are kept, all goes to ``sink``.
+
+        SandboxError when the init can't: then nothing of it runs.
+        """
         encoded = frame.encode()
         handed: list[int] = []
         try:
             if not frame.detach:
                 self._result = self._create("result")
-                self.streams = tuple(Stream(name, self._create(name), limit) for name in ("stdout", "stderr"))
-                handed += [self._result, *(self._appending(stream.name) for stream in self.streams)]
+                for name in ("stdout", "stderr"):
+                    self.outputs += (OutputFile(self._create(name), name, limit, sink),)
+                handed += [self._result, *(self._appending(output.name) for output in self.outputs)]
             if stdin:
                 handed.append(self._create("stdin", stdin))
             self._handshake(frame, encoded, handed)
@@ -206,7 +211,7 @@ class Call:
         if answer:
             raise _refusal(answer, None)
 
-    def wait(self, timeout: float | None, sink: OutputSink | None, look: Callable[[], bool] | None) -> int | None:
+    def wait(self, timeout: float | None, look: Callable[[], bool] | None) -> int | None:
         """Follow the command to its end; its exit code, or None when it ran out of time or ``look`` asked to end it.
 
         ``look`` is called about every 20 ms. The tree has been ended when this returns None; leaving the call by an
@@ -220,20 +225,22 @@ class Call:
         while True:
             remaining = None if timeout is None else started + timeout - time.monotonic()
             if remaining is not None and remaining <= 0:
-                self.end(sink)
+                self.end()
+                self._finish()
                 return None
             ready = dict(poll.poll(pause if remaining is None else min(pause, max(remaining * 1000, 1))))
             if self.init in ready:
                 self._check_init()
-            busy = [stream.advance(sink) for stream in self.streams]
+            busy = [output.pump() for output in self.outputs]
             if self.pidfd in ready:
-                return self._outcome(sink)
+                return self._outcome()
             if look is not None and look():
-                self.end(sink)
+                self.end()
+                self._finish()
                 return None
             pause = 2.0 if any(busy) else 20.0
 
-    def _outcome(self, sink: OutputSink | None) -> int:
+    def _outcome(self) -> int:
         """The exit code that the init reports once all output is in the files."""
         deadline = time.monotonic() + HANDSHAKE
         pause = 0.0001
@@ -246,12 +253,11 @@ class Call:
                     state="the command has ended; what it changed remains",
                     remedy="check the free space; stop and start the sandbox",
                 )
-            for stream in self.streams:
-                stream.advance(sink)
+            for output in self.outputs:
+                output.pump()
             time.sleep(pause)
             pause = min(pause * 1.5, 0.01)
-        for stream in self.streams:
-            stream.advance(sink)
+        self._finish()
         code, state = report
         if not 0 <= code <= 255:
             raise SandboxError("The sandbox's init reports nonsense.", code="sandbox-tampered")
@@ -275,8 +281,12 @@ class Call:
             return (size - LOST, "lost") if size >= LOST else (size - WHOLE, "whole")
         return (-1, "") if len(text) >= 64 else None
 
-    def end(self, sink: OutputSink | None) -> None:
-        """End the call's whole tree and take what it had written. SandboxError when it can't be ended."""
+    def _finish(self) -> None:
+        for output in self.outputs:
+            output.finish()
+
+    def end(self) -> None:
+        """End the call's whole tree, its output complete in the files then. SandboxError when it can't be ended."""
         if self.group:
             cgroups.kill(self.group)
             gone = exited(self.pidfd, 10.0)
@@ -295,14 +305,12 @@ class Call:
         deadline = time.monotonic() + 5.0
         while self._result >= 0 and self._report() is None and time.monotonic() < deadline and not exited(self.init):
             time.sleep(0.0005)
-        for stream in self.streams:
-            stream.advance(sink)
 
 
 def forget_calls(init_pid: int) -> None:
     """Remove the files of calls that nobody follows any more; those of a running call can go too, being open."""
     with contextlib.suppress(OSError), Inside.of_init(init_pid) as root:
-        for place in (CALLS, LISTENING):
+        for place in (CALLS, f"{RUNTIME}/{LISTENING}"):
             with root.directory(place.lstrip("/")) as directory:
                 for name in list(directory.names(10_000)):
                     if name != "agent.sock" and not name.endswith(".stdin"):

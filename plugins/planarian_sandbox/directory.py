@@ -14,19 +14,21 @@ import os
 import platform
 import secrets
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
-
-import psutil
 
 from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.interfaces import Availability, OutputSink, RequestHandler, SandboxCapabilities
 from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpec
 from planarian_sandbox import cgroups
-from planarian_sandbox.agent_requests import RequestServer
 from planarian_sandbox.directory_command import NotRunnable, launch, reap, run_command, start
-from planarian_sandbox.directory_run import RunFolder, boot_id
+from planarian_sandbox.directory_run import RunFolder
 from planarian_sandbox.directory_tasks import Tasks, end
-from planarian_sandbox.session_client import SessionClient
+from planarian_sandbox.identity import boot_id
+from planarian_sandbox.inside import Inside, tampering
+from planarian_sandbox.request_listener import RequestListener
+from planarian_sandbox.session_client import SessionClient, check_input
 
 
 class DirectoryBackend:
@@ -81,12 +83,15 @@ class DirectoryBackend:
         run, tasks = RunFolder(spec), _tasks(spec, live)
         call = secrets.token_hex(8)
         try:
-            if command.session and (command.detach or len(command.argv) != 1):
-                raise ConfigurationError("a session takes one string of shell input", code="session-input")
+            if command.session:
+                check_input(command)
             if command.detach:
                 launch(tasks, run, command, call)
                 return CommandResult(0, "", "", 0.0)
-            return _attended(run, tasks, command, call, sink, requests)
+            with _listening(run, tasks, call, requests) as look:
+                if command.session:
+                    return _in_session(run, tasks, command, call, sink, look)
+                return run_command(tasks, run, command, call, sink, look)
         except NotRunnable as failure:
             message = f"planarian: {failure.message}\n"
             if sink is not None:
@@ -121,30 +126,29 @@ def _tasks(spec: SandboxSpec, live: LiveSandbox) -> Tasks:
     return Tasks(spec.id, live.cgroups, RunFolder(spec).path / "leaders")
 
 
-def _attended(
+@contextmanager
+def _listening(
+    run: RunFolder, tasks: Tasks, call: str, handler: RequestHandler | None
+) -> Iterator[Callable[[], bool] | None]:
+    """Take requests of a call, if anybody answers them: gives what is to be called while it runs."""
+    if handler is None:
+        yield None
+        return
+    with tampering("Requests can't be listened to"):
+        place = Inside.of_path(str(run.path))
+    with place, RequestListener(place, call, tasks.chain, handler) as listener:
+        yield listener.look
+
+
+def _in_session(
     run: RunFolder,
     tasks: Tasks,
     command: Command,
     call: str,
     sink: OutputSink | None,
-    requests: RequestHandler | None,
-) -> CommandResult:
-    """Run a command or shell input while its requests are answered."""
-    directory = os.open(run.requests, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
-    try:
-        server = RequestServer(directory, call, lambda pid: _chain(tasks, pid), requests)
-        if command.session:
-            return _in_session(run, tasks, command, call, sink, server)
-        return run_command(tasks, run, command, call, sink, server.serve)
-    finally:
-        os.close(directory)
-
-
-def _in_session(
-    run: RunFolder, tasks: Tasks, command: Command, call: str, sink: OutputSink | None, server: RequestServer
+    look: Callable[[], bool] | None,
 ) -> CommandResult:
     folder = run.session(command.session)
-    directory = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
 
     def start_holder() -> None:
         holder = str(Path(__file__).with_name("session_holder.py"))
@@ -160,24 +164,11 @@ def _in_session(
     def end_session() -> None:
         end(lambda: tasks.of_session(command.session))
 
-    try:
-        lock = str(run.path / f"session-{command.session}.lock")
-        result = SessionClient(directory, start_holder, lock, end_session).run(command, sink, server.serve, call)
-        if result.timed_out or result.exit_code == 137:
-            end(lambda: tasks.of_call(call))
-        return result
-    finally:
-        os.close(directory)
-
-
-def _chain(tasks: Tasks, pid: int) -> tuple[int, ...]:
-    """``pid`` and its ancestors, as far as they belong to the sandbox; empty when it doesn't."""
-    members = set(tasks.all())
-    chain: list[int] = []
-    while pid in members and pid not in chain:
-        chain.append(pid)
-        try:
-            pid = psutil.Process(pid).ppid()
-        except psutil.Error:
-            break
-    return tuple(chain)
+    lock = str(run.path / f"session-{command.session}.lock")
+    with tampering("The session's directory can't be opened"):
+        directory = Inside.of_path(str(folder))
+    with directory:
+        result = SessionClient(directory, start_holder, lock, end_session).run(command, sink, look, call)
+    if result.timed_out or result.exit_code == 137:
+        end(lambda: tasks.of_call(call))
+    return result

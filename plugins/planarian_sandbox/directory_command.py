@@ -14,11 +14,12 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from planarian_core.errors import SandboxError
+from planarian_core.interfaces import OutputSink
 from planarian_core.model import Command, CommandResult
 from planarian_sandbox.collect import Collector
 from planarian_sandbox.directory_run import RunFolder
 from planarian_sandbox.directory_tasks import Tasks, end
-from planarian_sandbox.output import PIECE, Sink
+from planarian_sandbox.output import PIECE
 
 # Waits until it is in its control groups, then becomes the command. The text is constant: nothing is put into it.
 _GATE = 'read -r go || exit 125; input=$1; shift; exec "$@" <"$input"'
@@ -136,7 +137,7 @@ def _appending(path: str) -> int:
 class _Stream:
     """One output of a command, through a pipe: unlike a file, ``>/dev/stdout`` can't empty it."""
 
-    def __init__(self, name: str, limit: int, sink: Sink | None) -> None:
+    def __init__(self, name: str, limit: int, sink: OutputSink | None) -> None:
         self.name = name
         self.kept = Collector(limit)
         self._sink = sink
@@ -181,9 +182,9 @@ class _Stream:
 
 
 def run_command(
-    tasks: Tasks, run: RunFolder, command: Command, call: str, sink: Sink | None, watch: Callable[[], bool]
+    tasks: Tasks, run: RunFolder, command: Command, call: str, sink: OutputSink | None, look: Callable[[], bool] | None
 ) -> CommandResult:
-    """Run a command to its end; ``watch`` is called at every look and ends it by returning True."""
+    """Run a command to its end; ``look`` is called every few milliseconds and ends it by returning True."""
     started = time.monotonic()
     directory = run.directory(command)
     with contextlib.ExitStack() as stack:
@@ -201,7 +202,7 @@ def run_command(
         try:
             for stream in streams:
                 stream.close_writer()
-            why = _follow(process, streams, None if command.timeout is None else started + command.timeout, watch)
+            why = _follow(process, streams, None if command.timeout is None else started + command.timeout, look)
             if why:
                 _end_call(tasks, process, call)
             for stream in streams:
@@ -225,14 +226,14 @@ def _follow(
     process: subprocess.Popen[bytes],
     streams: Sequence[_Stream],
     deadline: float | None,
-    watch: Callable[[], bool],
+    look: Callable[[], bool] | None,
 ) -> str:
-    """Until the process has ended (an empty string), its time is up (``timeout``) or it is to end (``watch``)."""
+    """Until the process has ended (an empty string), its time is up (``timeout``) or it is to end (``look``)."""
     pause = 0.0005
     while process.poll() is None:
         moved = [stream.pump(4) for stream in streams]
-        if watch():
-            return "watch"
+        if look is not None and look():
+            return "look"
         if deadline is not None and time.monotonic() > deadline:
             return "timeout"
         pause = 0.0005 if any(moved) else min(pause * 1.3, 0.01)

@@ -1,7 +1,8 @@
 """The host-side folder of a running ``directory`` sandbox, and the environment of what runs in it.
 
-``HOME/sandboxes/ID/run`` holds: ``live`` (token of the present life), ``calls`` (input files), ``requests`` (of the
-``planarian`` command), ``sessions``, ``bin``. It is no secret from the sandbox, whose commands are the same user's.
+``HOME/sandboxes/ID/run`` holds: ``live`` (token of the present life), ``calls`` (input files), ``requests`` and
+``listening`` (of the ``planarian`` command), ``sessions``, ``bin``. It is no secret from the sandbox, whose commands
+are the same user's.
 """
 
 from __future__ import annotations
@@ -9,15 +10,13 @@ from __future__ import annotations
 import os
 import re
 import secrets
-import shlex
 import shutil
 import sys
 from pathlib import Path
 
-import psutil
-
 from planarian_core.errors import SandboxError
 from planarian_core.model import Command, SandboxSpec
+from planarian_sandbox.request_listener import LISTENING, REQUESTS, program
 
 INSIDE = "PLANARIAN_INSIDE"
 """Marks every process of a sandbox with its id. Not PLANARIAN_SANDBOX: people set that in their own shells."""
@@ -27,15 +26,6 @@ _KEPT_OUT = re.compile(
     re.IGNORECASE,
 )
 """Variables of the user's environment that commands don't get unless the sandbox's ``env`` names them."""
-_SESSION = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,63}")
-
-
-def boot_id() -> str:
-    """Identifies this boot of the host."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return str(int(psutil.boot_time()))
 
 
 class RunFolder:
@@ -45,19 +35,18 @@ class RunFolder:
         self.spec = spec
         self.path = Path(spec.home, "sandboxes", spec.id, "run")
         self.calls = self.path / "calls"
-        self.requests = self.path / "requests"
         self.programs = self.path / "bin"
 
     def make(self) -> str:
         """Make it anew; returns the token of this life."""
         self.remove()
-        for folder in (self.path, self.calls, self.requests, self.programs, self.path / "sessions"):
+        names = ("calls", "bin", "sessions", REQUESTS, LISTENING)
+        for folder in (self.path, *(self.path / name for name in names)):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        client = Path(__file__).with_name("agent_client.py")
-        program = self.programs / "planarian"
-        command = shlex.join([sys.executable, "-I", "-S", str(client)])
-        program.write_text(f'#!/bin/sh\nexec {command} "$@"\n', encoding="utf-8")
-        program.chmod(0o755)
+        command = self.programs / "planarian"
+        client = Path(__file__).with_name("request_client.py")
+        command.write_bytes(program(sys.executable, str(client), str(self.path)))
+        command.chmod(0o755)
         token = secrets.token_hex(8)
         (self.path / "live").write_text(token, encoding="ascii")
         return token
@@ -72,17 +61,7 @@ class RunFolder:
             return False
 
     def session(self, name: str) -> Path:
-        """The folder of a session, made where it is missing.
-
-        Raises:
-            SandboxError: the name can't be one.
-        """
-        if not _SESSION.fullmatch(name):
-            raise SandboxError(
-                f"{name!r} can't be the name of a session",
-                code="session-name",
-                remedy="use letters, digits, dots, dashes and underscores, at most 64",
-            )
+        """The folder of a session, made where it is missing."""
         folder = self.path / "sessions" / name
         folder.mkdir(mode=0o700, exist_ok=True)
         return folder
@@ -119,7 +98,6 @@ class RunFolder:
             variables
             | ({"PATH": path} if path else {})
             | {
-                "PLANARIAN_REQUESTS": str(self.requests),
                 "PLANARIAN_CALL": call,
                 INSIDE: self.spec.id,
             }

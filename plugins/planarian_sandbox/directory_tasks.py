@@ -62,6 +62,20 @@ class Tasks:
         mark = f"PLANARIAN_SESSION={name}".encode()
         return _alive(_with_descendants({pid for pid in self.all() if mark in _marks(pid)}))
 
+    def chain(self, pid: int, user: int) -> tuple[int, ...] | None:
+        """A process and its ancestors as far as they belong here; None when it doesn't, or isn't that user's."""
+        members = set(self.all())
+        chain: list[int] = []
+        try:
+            if pid not in members or psutil.Process(pid).uids().effective != user:
+                return None
+            while pid in members and pid not in chain:
+                chain.append(pid)
+                pid = psutil.Process(pid).ppid()
+        except psutil.Error:  # it has ended
+            return tuple(chain) or None
+        return tuple(chain)
+
     def enter(self, call: str, pid: int) -> None:
         """Take in a process that is about to become a command."""
         if self._group:

@@ -18,8 +18,13 @@ GONE_REMEDY = "start it again, or roll back to a statepoint"
 
 def boot_id() -> str:
     """The identifier of this boot of the host."""
-    with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-        return file.read().strip()
+    try:
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return file.read().strip()
+    except FileNotFoundError:  # not Linux
+        import psutil
+
+        return str(int(psutil.boot_time()))
 
 
 def process_stat(pid: int) -> tuple[str, int] | None:
@@ -42,10 +47,20 @@ def pid_namespace(pid: int) -> int | None:
 
 def inside_pid(pid: int) -> int | None:
     """The pid that ``pid`` has in the innermost namespace it is in."""
+    return _last_number(pid, b"NSpid:")
+
+
+def file_system_user(pid: int) -> int | None:
+    """The host user id as which ``pid`` makes files."""
+    return _last_number(pid, b"Uid:")
+
+
+def _last_number(pid: int, field: bytes) -> int | None:
+    """The last number of a line of the process's status."""
     try:
         with open(f"/proc/{pid}/status", "rb") as file:
             for line in file:
-                if line.startswith(b"NSpid:"):
+                if line.startswith(field):
                     return int(line.split()[-1])
     except OSError:
         return None
@@ -114,6 +129,26 @@ def namespace_pids(init: int) -> tuple[int, ...]:
         return ()
     others = [int(name) for name in os.listdir("/proc") if name.isdigit() and int(name) != init]
     return (init, *sorted(pid for pid in others if pid_namespace(pid) == wanted))
+
+
+def inside_chain(init: int, claimed: int, user: int) -> tuple[int, ...] | None:
+    """Inside pids of the process ``claimed`` (an inside pid) and its ancestors below ``init``.
+
+    None when the sandbox has no such process, or it isn't that user's (a host user id).
+    """
+    for pid in namespace_pids(init)[1:]:
+        if inside_pid(pid) != claimed or file_system_user(pid) != user:
+            continue
+        chain: list[int] = []
+        current: int | None = pid
+        while current is not None and current != init and len(chain) < 10_000:
+            inside = inside_pid(current)
+            if inside is None:
+                return None
+            chain.append(inside)
+            current = parent_pid(current)
+        return tuple(chain) if current == init else None
+    return None
 
 
 def descendants(pid: int) -> set[int]:

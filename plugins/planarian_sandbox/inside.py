@@ -1,46 +1,39 @@
 """Files of a sandbox as the host may touch them: from a directory descriptor, step by step, through no symlink.
 
-What lies in a layer was written by hostile code. Every look at it goes through :class:`Inside`, whose ``openat2``
-calls stay below its root, follow no symbolic link and no magic link, and never hang on a FIFO.
+What lies in a layer was written by hostile code. Every look at it goes through :class:`Inside`, which stays below its
+root, follows no symbolic link and no magic link, and never hangs on a FIFO.
 """
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import os
-import platform
 import stat
-import struct
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from planarian_core.errors import SandboxError
 
-_NR_OPENAT2 = 437  # the same on every architecture
-_RESOLVE_NO_MAGICLINKS = 0x02
-_RESOLVE_NO_SYMLINKS = 0x04
-_RESOLVE_IN_ROOT = 0x10
-_LIBC = ctypes.CDLL(None, use_errno=True) if platform.system() == "Linux" else None
+_SAFE = os.O_NOFOLLOW | os.O_CLOEXEC
+_STEP = _SAFE | os.O_DIRECTORY | getattr(os, "O_PATH", os.O_RDONLY)
 
 
-def openat2(directory: int, path: str, flags: int, mode: int = 0) -> int:
-    """Open ``path`` below ``directory`` without following any link; OSError with ELOOP where there is one."""
-    if _LIBC is None:
-        raise OSError(errno.ENOSYS, "openat2 is a Linux call")
-    how = struct.pack(
-        "QQQ",
-        flags | os.O_CLOEXEC,
-        mode,
-        _RESOLVE_IN_ROOT | _RESOLVE_NO_SYMLINKS | _RESOLVE_NO_MAGICLINKS,
-    )
-    descriptor = _LIBC.syscall(
-        ctypes.c_long(_NR_OPENAT2), ctypes.c_int(directory), os.fsencode(path), how, ctypes.c_size_t(len(how))
-    )
-    if descriptor < 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number), path)
-    return int(descriptor)
+def open_below(directory: int, path: str, flags: int, mode: int = 0) -> int:
+    """Open ``path`` below ``directory``, one name after the other; OSError where one is a link, or leads up."""
+    names = [name for name in path.split("/") if name not in ("", ".")]
+    if ".." in names:
+        raise OSError(errno.EXDEV, os.strerror(errno.EXDEV), path)
+    above = directory
+    try:
+        for name in names[:-1]:
+            below = os.open(name, _STEP, dir_fd=above)
+            if above != directory:
+                os.close(above)
+            above = below
+        return os.open(names[-1] if names else ".", flags | _SAFE, mode, dir_fd=above)
+    finally:
+        if above != directory:
+            os.close(above)
 
 
 class Inside:
@@ -67,7 +60,7 @@ class Inside:
 
     def directory(self, path: str) -> Inside:
         """The directory ``path`` below this one."""
-        return Inside(openat2(self.descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
+        return Inside(open_below(self.descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
 
     def make_directory(self, path: str, mode: int) -> Inside:
         """The directory ``path``, made with ``mode`` where it is missing; its parent must exist.
@@ -91,7 +84,7 @@ class Inside:
 
     def create(self, name: str, mode: int = 0o600, content: bytes | None = None) -> int:
         """A new file ``name`` right here, open for reading and writing; FileExistsError when the name is taken."""
-        descriptor = openat2(self.descriptor, name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
+        descriptor = open_below(self.descriptor, name, os.O_RDWR | os.O_CREAT | os.O_EXCL, mode)
         try:
             os.fchmod(descriptor, mode)
             if content:
@@ -109,7 +102,7 @@ class Inside:
 
     def open_regular(self, name: str, flags: int = os.O_RDONLY) -> int:
         """The regular file ``name`` right here; OSError when it is anything else."""
-        descriptor = openat2(self.descriptor, name, flags | os.O_NONBLOCK | os.O_NOCTTY)
+        descriptor = open_below(self.descriptor, name, flags | os.O_NONBLOCK | os.O_NOCTTY)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
             os.close(descriptor)
             raise OSError(errno.EINVAL, "not a regular file", name)

@@ -17,9 +17,11 @@ from planarian_sandbox.hidden import below, check_workspace, hidden_paths
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layout import (
     FRESH,
+    RUNTIME,
     Layout,
     inside_python,
 )
+from planarian_sandbox.request_listener import LISTENING, REQUESTS, program
 from planarian_sandbox.whiteout import apply_hidden
 
 _OPENED_ROOTLESS = ("var/tmp", "usr/local/bin", "usr/local/lib", "usr/local/share", "usr/local/etc")
@@ -32,7 +34,7 @@ _LINKS = {
     "stdout": "/proc/self/fd/1",
     "stderr": "/proc/self/fd/2",
 }
-_PROGRAMS = ("agent.py", "session_holder.py")
+_PROGRAMS = ("agent.py", "session_holder.py", "request_client.py")
 
 
 def prepare(spec: SandboxSpec, home: Path) -> Layout:
@@ -139,16 +141,16 @@ def install_runtime(spec: SandboxSpec) -> None:
         Inside.of_path(os.path.join(spec.layer, "upper")) as upper,
         upper.make_directory("run", 0o755) as run,
         upper.make_directory("run/planarian", 0o755) as runtime,
-        upper.make_directory("run/planarian/bin", 0o755) as programs,
-        upper.make_directory("run/planarian/calls", 0o700) as calls,
-        upper.make_directory("run/planarian/requests", 0o1777) as requests,
-        upper.make_directory("run/planarian/listening", 0o755) as listening,
-        upper.make_directory("run/planarian/empty", 0o555),
+        runtime.make_directory("bin", 0o755) as programs,
+        runtime.make_directory("calls", 0o700) as calls,
+        runtime.make_directory(REQUESTS, 0o1777) as requests,
+        runtime.make_directory(LISTENING, 0o755) as listening,
+        runtime.make_directory("empty", 0o555),
     ):
         for name in _PROGRAMS:
             runtime.replace(name, Path(here, name).read_bytes(), 0o644)
-        client = Path(here, "inside_client.py").read_bytes()
-        programs.replace("planarian", b"#!" + os.fsencode(inside_python()) + b" -IS\n" + client, 0o755)
+        client = program(inside_python(), f"{RUNTIME}/request_client.py", RUNTIME)
+        programs.replace("planarian", client, 0o755)
         for directory in (calls, requests, listening):
             for name in list(directory.names(100_000)):
                 directory.remove(name)

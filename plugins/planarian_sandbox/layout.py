@@ -12,8 +12,6 @@ from planarian_core.errors import SandboxError
 
 RUNTIME = "/run/planarian"
 CALLS = f"{RUNTIME}/calls"
-REQUESTS = f"{RUNTIME}/requests"
-LISTENING = f"{RUNTIME}/listening"
 
 FRESH = {"tmp": 0o1777, "run": 0o755, "dev": 0o755, "proc": 0o555, "sys": 0o555}
 FRESH_ROOTLESS = ("tmp", "run", "dev", "proc", "sys", "root", "mnt", "lost+found")

@@ -40,9 +40,8 @@ from planarian_sandbox.launch import (
 )
 from planarian_sandbox.layer import prepare, refresh
 from planarian_sandbox.layout import Layout, is_fresh
-from planarian_sandbox.listener import Listener
 from planarian_sandbox.probe import probe
-from planarian_sandbox.sessions import forget_sessions, run_in_session
+from planarian_sandbox.sessions import forget_sessions, listening, run_in_session
 
 _TIMED_OUT = 124
 _ENDED = 137
@@ -110,16 +109,16 @@ class NamespaceBackend:
             frame = _frame(spec, command, call.id)
             listener = None
             if requests is not None and not command.detach:
-                listener = stack.enter_context(Listener(live, call.id, requests))
+                listener = stack.enter_context(listening(live, call.id, requests))
             try:
-                call.begin(frame, command.stdin, command.output_limit)
+                call.begin(frame, command.stdin, command.output_limit, sink)
             except DetachFailed as failure:
                 return CommandResult(failure.code, "", failure.message, time.monotonic() - started)
             if command.detach:
                 return CommandResult(0, "", "", time.monotonic() - started)
-            code = call.wait(command.timeout, sink, listener.look if listener else None)
+            code = call.wait(command.timeout, listener.look if listener else None)
             timed_out = code is None and not (listener is not None and listener.ended)
-            out, err = (stream.collector for stream in call.streams)
+            out, err = (output.kept for output in call.outputs)
             return CommandResult(
                 exit_code=code if code is not None else _TIMED_OUT if timed_out else _ENDED,
                 stdout=out.text(),

@@ -1,7 +1,6 @@
 """The host's side of :mod:`planarian_sandbox.session_holder`: runs one command in a session's shell.
 
-What the holder's directory contains is untrusted: it is reached only through a directory descriptor, no symbolic link
-is followed, nothing is opened that could block, and reads are bounded.
+What the holder's directory contains is untrusted: it is reached only through :class:`Inside`, and reads are bounded.
 """
 
 from __future__ import annotations
@@ -18,14 +17,17 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from planarian_core.errors import SandboxError
+from planarian_core.errors import ConfigurationError, SandboxError
+from planarian_core.interfaces import OutputSink
 from planarian_core.model import Command, CommandResult
-from planarian_sandbox.output import OutputReader, Sink
+from planarian_sandbox.inside import Inside, open_below
+from planarian_sandbox.output import OutputFile
 
 START_TIME = 15.0
 """Seconds that a new holder has to come up."""
 ENDING_TIME = 10.0
 """Seconds that a holder has to end a command before it counts as lost."""
+_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REPLY = re.compile(rb"(\d{1,3}) (alive|ended|killed)\n")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(r"[A-Za-z0-9_-]{1,64}\.(sh|in|out|err|1|2|rc|rc\.new|code\..{1,20})")
@@ -35,13 +37,13 @@ class SessionClient:
     """One session, by its directory.
 
     Args:
-        directory: descriptor of the holder's directory as the host reaches it; stays the caller's to close.
+        directory: the holder's directory as the host reaches it; stays the caller's to close.
         launch: starts a holder on that directory, detached; the client waits until it answers.
         lock: host path of a file that callers of this session take turns with; outside the sandbox.
         end: ends the session with everything in it, for when its holder no longer answers.
     """
 
-    def __init__(self, directory: int, launch: Callable[[], None], lock: str, end: Callable[[], None]) -> None:
+    def __init__(self, directory: Inside, launch: Callable[[], None], lock: str, end: Callable[[], None]) -> None:
         self._directory = directory
         self._launch = launch
         self._lock = lock
@@ -50,8 +52,8 @@ class SessionClient:
     def run(
         self,
         command: Command,
-        sink: Sink | None = None,
-        watch: Callable[[], bool] | None = None,
+        sink: OutputSink | None = None,
+        look: Callable[[], bool] | None = None,
         call: str = "",
     ) -> CommandResult:
         """Run ``command.argv[0]`` as shell input to its end; one caller at a time, the others wait.
@@ -59,7 +61,7 @@ class SessionClient:
         ``command.env`` is exported into the shell and stays; ``cwd`` and ``clear_env`` only matter to ``launch``.
 
         Args:
-            watch: called at every look; returning True ends the command as a timeout does (exit code 137).
+            look: called at every look; returning True ends the command as a timeout does (exit code 137).
             call: the command's ID (and its processes' ``PLANARIAN_CALL``); made up when empty.
 
         Raises:
@@ -72,7 +74,7 @@ class SessionClient:
             self._clear()
             name = call or secrets.token_hex(8)
             try:
-                return self._call(name, command, sink, watch, started)
+                return self._call(name, command, sink, look, started)
             except BaseException:
                 self._abandon(name)
                 raise
@@ -122,7 +124,7 @@ class SessionClient:
     def _tell(self, verb: str, argument: bytes) -> bool:
         """Write a line to the holder; False when there is none."""
         try:
-            control = os.open("ctl", os.O_WRONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self._directory)
+            control = open_below(self._directory.descriptor, "ctl", os.O_WRONLY | os.O_NONBLOCK)
         except OSError as error:
             if error.errno in (errno.ENXIO, errno.ENOENT, errno.ELOOP, errno.EISDIR):
                 return False
@@ -140,47 +142,47 @@ class SessionClient:
     # --- one command ------------------------------------------------------------------------------------------------
 
     def _call(
-        self, name: str, command: Command, sink: Sink | None, watch: Callable[[], bool] | None, started: float
+        self, name: str, command: Command, sink: OutputSink | None, look: Callable[[], bool] | None, started: float
     ) -> CommandResult:
         with contextlib.ExitStack() as stack:
-            readers = []
+            outputs = []
             for stream, suffix in (("stdout", ".out"), ("stderr", ".err")):
                 descriptor = self._create(name + suffix)
                 stack.callback(os.close, descriptor)
-                readers.append(OutputReader(descriptor, stream, command.output_limit, sink))
+                outputs.append(OutputFile(descriptor, stream, command.output_limit, sink))
             if command.stdin:
-                self._put(name + ".in", command.stdin)
-            self._put(name + ".sh", shell_text(command))
+                os.close(self._create(name + ".in", command.stdin))
+            os.close(self._create(name + ".sh", shell_text(command)))
             if not self._tell("run", name.encode()):
                 self._lost("the session's shell is gone")
-            code, state, why = self._wait(name, command, readers, watch, started)
-            for reader in readers:
-                reader.pump()
-            out, err = (reader.text() for reader in readers)
+            code, state, why = self._wait(name, command, outputs, look, started)
+            for output in outputs:
+                output.finish()
+            out, err = (output.kept.text() for output in outputs)
             if state == "killed":
                 err += "[planarian: the session's shell had to be killed; the next command starts a fresh one]\n"
             return CommandResult(
-                exit_code={"timeout": 124, "watch": 137}.get(why, code),
+                exit_code={"timeout": 124, "look": 137}.get(why, code),
                 stdout=out,
                 stderr=err,
                 duration=time.monotonic() - started,
                 timed_out=why == "timeout",
-                truncated=any(reader.truncated for reader in readers),
+                truncated=any(output.kept.truncated for output in outputs),
             )
 
     def _wait(
         self,
         name: str,
         command: Command,
-        readers: list[OutputReader],
-        watch: Callable[[], bool] | None,
+        outputs: list[OutputFile],
+        look: Callable[[], bool] | None,
         started: float,
     ) -> tuple[int, str, str]:
         """Until the reply is there; returns exit code, state, and why the command was ended early, if so."""
         deadline = None if command.timeout is None else started + command.timeout
-        pause, looked, why = 0.0005, time.monotonic(), ""
+        pause, seen, why = 0.0005, time.monotonic(), ""
         while True:
-            moved = [reader.pump() for reader in readers]
+            moved = [output.pump() for output in outputs]
             reply = self._read(name + ".rc", 100)
             if reply is not None:
                 match = _REPLY.fullmatch(reply)
@@ -190,15 +192,15 @@ class SessionClient:
             now = time.monotonic()
             if not why:
                 why = "timeout" if deadline is not None and now > deadline else ""
-                why = why or ("watch" if watch is not None and watch() else "")
+                why = why or ("look" if look is not None and look() else "")
                 if why:
                     self._tell("interrupt", name.encode())
                     deadline = now + ENDING_TIME
             elif deadline is not None and now > deadline:
                 self._end()
                 return 137, "killed", why
-            if now - looked > 1:
-                looked = now
+            if now - seen > 1:
+                seen = now
                 if not self._tell("", b"") and self._read(name + ".rc", 100) is None:
                     self._lost("the session's shell is gone")
             pause = 0.0005 if any(moved) else min(pause * 1.5, 0.02)
@@ -226,50 +228,43 @@ class SessionClient:
 
     # --- files ------------------------------------------------------------------------------------------------------
 
-    def _create(self, name: str) -> int:
+    def _create(self, name: str, content: bytes | None = None) -> int:
         try:
-            return os.open(
-                name,
-                os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC,
-                0o600,
-                dir_fd=self._directory,
-            )
+            return self._directory.create(name, 0o600, content)
         except OSError as error:
             raise SandboxError(
-                f"the session's directory can't be written: {error.strerror}", code="session-directory"
+                f"the command can't be handed to the session: {error.strerror}", code="session-directory"
             ) from error
 
-    def _put(self, name: str, content: bytes) -> None:
-        with open(self._create(name), "wb") as stream:
-            try:
-                stream.write(content)
-                stream.flush()
-            except OSError as error:
-                raise SandboxError(
-                    f"the command can't be handed over: {error.strerror}", code="session-directory"
-                ) from error
-
     def _read(self, name: str, limit: int) -> bytes | None:
-        """A small regular file's content; None when it isn't there or is anything else."""
-        flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+        """The beginning of a regular file; None when it isn't there or is anything else."""
         try:
-            descriptor = os.open(name, flags, dir_fd=self._directory)
+            descriptor = self._directory.open_regular(name)
         except OSError:
             return None
         try:
-            if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-                return None
             return os.read(descriptor, limit)
         finally:
             os.close(descriptor)
 
     def _clear(self) -> None:
         """Remove the files of commands; whoever still writes to them keeps what it has open."""
-        with contextlib.suppress(OSError), os.scandir(self._directory) as entries:
-            for _, entry in zip(range(1000), entries, strict=False):
-                if _OURS.fullmatch(entry.name):
-                    with contextlib.suppress(OSError):
-                        os.unlink(entry.name, dir_fd=self._directory)
+        with contextlib.suppress(OSError):
+            for name in filter(_OURS.fullmatch, list(self._directory.names(1000))):
+                with contextlib.suppress(OSError):
+                    self._directory.remove(name)
+
+
+def check_input(command: Command) -> None:
+    """ConfigurationError when a command can't be the input of a session."""
+    if not _NAME.fullmatch(command.session):
+        raise ConfigurationError(
+            f"{command.session!r} can't be the name of a session.",
+            code="session-name",
+            remedy="use letters, digits, dashes and underscores, at most 64",
+        )
+    if len(command.argv) != 1 or command.detach:
+        raise ConfigurationError("A session takes one string of shell input, not detached.", code="session-input")
 
 
 def shell_text(command: Command) -> bytes:

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import os
-import re
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
-from planarian_core.errors import ConfigurationError
 from planarian_core.interfaces import OutputSink, RequestHandler
 from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpec
 from planarian_sandbox.channel import Call, Frame
-from planarian_sandbox.identity import end_below, namespace_pids, pid_namespace
+from planarian_sandbox.identity import end_below, inside_chain, namespace_pids, pid_namespace
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layout import RUNTIME, inside_python
-from planarian_sandbox.listener import Listener
-from planarian_sandbox.session_client import SessionClient
+from planarian_sandbox.request_listener import RequestListener
+from planarian_sandbox.session_client import SessionClient, check_input
 
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _HOLDER = f"{RUNTIME}/session_holder.py"
 
 
@@ -38,10 +37,7 @@ def run_in_session(
         init: a pidfd of the sandbox's init.
         frame: how a command with this argument list is put to the init, given the id of the call.
     """
-    if not _NAME.fullmatch(command.session):
-        raise ConfigurationError(f"{command.session!r} can't be the name of a session.", code="session-name")
-    if len(command.argv) != 1 or command.detach:
-        raise ConfigurationError("A session takes one string of shell input, not detached.", code="session-input")
+    check_input(command)
     directory = f"{RUNTIME}/sessions/{command.session}"
     call_id = secrets.token_hex(8)
 
@@ -49,16 +45,23 @@ def run_in_session(
         argv = (inside_python(), "-I", "-S", _HOLDER, directory)
         holder = Command(argv, cwd=command.cwd, env=command.env, clear_env=command.clear_env, detach=True)
         with Call(live, init) as call:
-            call.begin(frame(holder, "none"), b"", 0)
+            call.begin(frame(holder, "none"))
 
     with _directory(live, directory) as inside:
-        client = SessionClient(
-            inside.descriptor, launch, _lock(home, spec, command.session), lambda: _end(live, directory)
-        )
+        client = SessionClient(inside, launch, _lock(home, spec, command.session), lambda: _end(live, directory))
         if requests is None:
             return client.run(command, sink, call=call_id)
-        with Listener(live, call_id, requests) as listener:
+        with listening(live, call_id, requests) as listener:
             return client.run(command, sink, listener.look, call_id)
+
+
+@contextmanager
+def listening(live: LiveSandbox, call_id: str, handler: RequestHandler) -> Iterator[RequestListener]:
+    """Take requests of a call from inside a running sandbox."""
+    with tampering("Requests can't be listened to"), Inside.of_init(live.init_pid) as root:
+        place = root.directory(RUNTIME.lstrip("/"))
+    with place, RequestListener(place, call_id, partial(inside_chain, live.init_pid), handler) as listener:
+        yield listener
 
 
 def forget_sessions(home: Path, sandbox_id: str) -> None:

@@ -132,6 +132,7 @@ def test_killed_in_a_rollback(world: World, point: str) -> None:
         if gone_back:
             assert world.ask(sandbox, "add") == (2 if world.memory else 1)
             safety = planarian.registry.statepoints(sandbox.id)[-1]
+            assert safety.processes, safety.coverage
             planarian.rollback(sandbox, safety)
             assert_same(world.tree(sandbox), two)  # what the rollback left behind can be had again
         assert world.ask(sandbox, "add") == 3 if world.memory else world.ask(sandbox, "add") >= 1

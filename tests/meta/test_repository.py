@@ -44,7 +44,7 @@ def test_no_file_names_a_path_of_a_machine_or_a_registry() -> None:
 
 
 def test_stand_alone_scripts_are_known() -> None:
-    assert {"launcher.py", "agent.py", "agent_client.py", "session_holder.py"} <= {path.name for path in STAND_ALONE}
+    assert {"launcher.py", "agent.py", "request_client.py", "session_holder.py"} <= {path.name for path in STAND_ALONE}
 
 
 @pytest.mark.parametrize("path", STAND_ALONE, ids=lambda path: str(path.name))

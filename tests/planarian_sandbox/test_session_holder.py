@@ -19,6 +19,7 @@ import pytest
 import planarian_sandbox
 from planarian_core.errors import SandboxError
 from planarian_core.model import Command, CommandResult
+from planarian_sandbox.inside import Inside
 from planarian_sandbox.session_client import SessionClient
 
 HOLDER = Path(planarian_sandbox.__file__).with_name("session_holder.py")
@@ -34,8 +35,8 @@ class Session:
         self.start.mkdir()
         self.lock = str(folder / "lock")
         self.holders: list[subprocess.Popen[bytes]] = []
-        self.descriptor = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        self.client = SessionClient(self.descriptor, self.launch, self.lock, self.end)
+        self.directory = Inside.of_path(str(self.folder))
+        self.client = SessionClient(self.directory, self.launch, self.lock, self.end)
 
     def launch(self) -> None:
         self.holders.append(
@@ -54,10 +55,10 @@ class Session:
 
     def close(self) -> None:
         self.end()
-        os.close(self.descriptor)
+        os.close(self.directory.descriptor)
 
-    def run(self, text: str, timeout: float | None = 20, watch: Callable[[], bool] | None = None) -> CommandResult:
-        return self.client.run(Command((text,), timeout=timeout), watch=watch)
+    def run(self, text: str, timeout: float | None = 20, look: Callable[[], bool] | None = None) -> CommandResult:
+        return self.client.run(Command((text,), timeout=timeout), look=look)
 
     def out(self, text: str) -> str:
         result = self.run(text)
@@ -289,7 +290,7 @@ def test_a_timeout_ends_what_the_command_started_and_nothing_else(session: Sessi
 
 
 def test_the_caller_can_end_a_command(session: Session) -> None:
-    result = session.run("echo a; touch end; sleep 1000; echo b", watch=(session.start / "end").exists)
+    result = session.run("echo a; touch end; sleep 1000; echo b", look=(session.start / "end").exists)
     assert (result.exit_code, result.timed_out) == (137, False)
     assert "b" not in result.stdout
 

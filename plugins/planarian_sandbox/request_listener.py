@@ -1,4 +1,4 @@
-"""Answers ``planarian`` commands from inside while a call runs (the other end is ``inside_client.py``).
+"""Answers ``planarian`` commands from inside while a call runs (the other end is ``request_client.py``).
 
 Requests are files that the sandbox writes: each is opened without following links, bounded, and its claimed pid is
 believed only if a process of this sandbox has it and the file belongs to the same user.
@@ -10,34 +10,52 @@ import contextlib
 import fcntl
 import os
 import re
+import shlex
+from collections.abc import Callable
 
 from planarian_core.interfaces import AgentReply, AgentRequest, RequestHandler
-from planarian_core.model import LiveSandbox
-from planarian_sandbox.identity import inside_pid, namespace_pids, parent_pid
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.layout import LISTENING, REQUESTS
 
+REQUESTS = "requests"
+LISTENING = "listening"
 _REQUEST = re.compile(r"([0-9a-zA-Z]{1,32})\.[0-9]{1,10}\.[0-9a-f]{12}\.request")
+_PID = re.compile(r"[0-9]{1,10}")
 _REQUEST_LIMIT = 256 * 1024
 _REPLY_LIMIT = 16 * 1024 * 1024
 _NAMES = 2000
 _ARGUMENTS = 1000
 
+Requester = Callable[[int, int], tuple[int, ...] | None]
+"""Given the inside pid that a request claims and the user whose file it is: the inside pids of that process and its
+ancestors below the init; None when the sandbox has no such process of that user."""
 
-class Listener:
-    """Serves the requests that belong to one call, and those that belong to no call that is listened to."""
 
-    def __init__(self, live: LiveSandbox, call_id: str, handler: RequestHandler) -> None:
-        self._live = live
+def program(python: str, client: str, place: str) -> bytes:
+    """The text of the ``planarian`` command, given inside paths of the interpreter, the client and its place."""
+    return f'#!/bin/sh\nexec {shlex.join([python, "-I", "-S", client, place])} "$@"\n'.encode(errors="surrogateescape")
+
+
+class RequestListener:
+    """Serves the requests that belong to one call, and those that belong to no call that is listened to.
+
+    Args:
+        place: the directory with :data:`REQUESTS` and :data:`LISTENING`; stays the caller's to close.
+        call_id: the call's ID, letters and digits.
+        requester: who a request comes from.
+        handler: decides the answer.
+    """
+
+    def __init__(self, place: Inside, call_id: str, requester: Requester, handler: RequestHandler) -> None:
+        self._place = place
         self._call_id = call_id
+        self._requester = requester
         self._handler = handler
         self.ended = False
 
-    def __enter__(self) -> Listener:
+    def __enter__(self) -> RequestListener:
         with tampering("Requests can't be listened to"), contextlib.ExitStack() as stack:
-            root = stack.enter_context(Inside.of_init(self._live.init_pid))
-            self._requests = stack.enter_context(root.directory(REQUESTS.lstrip("/")))
-            self._listening = stack.enter_context(root.directory(LISTENING.lstrip("/")))
+            self._requests = stack.enter_context(self._place.directory(REQUESTS))
+            self._listening = stack.enter_context(self._place.directory(LISTENING))
             self._sweep()
             stack.callback(os.close, self._announce())
             self._stack = stack.pop_all()
@@ -87,14 +105,14 @@ class Listener:
     def _answer(self, name: str) -> bool:
         try:
             content, status = self._requests.read_regular(name, _REQUEST_LIMIT)
+            self._requests.remove(name)
         except OSError:  # not a file, too long, gone: nothing that we would answer
             with contextlib.suppress(OSError):
                 self._requests.remove(name)
             return False
-        self._requests.remove(name)
         fields = [os.fsdecode(part) for part in content.split(b"\0")[: _ARGUMENTS + 1]]
-        chain = self._chain(fields[0], status.st_uid)
-        if chain is None:
+        chain = self._requester(int(fields[0]), status.st_uid) if _PID.fullmatch(fields[0]) else None
+        if not chain:
             reply = AgentReply(exit_code=1, stderr="the request does not come from a process of this sandbox\n")
         else:
             reply = self._handler(AgentRequest(argv=tuple(fields[1:]), chain=chain))
@@ -106,33 +124,3 @@ class Listener:
         with tampering("A request can't be answered"):
             self._requests.replace(name.removesuffix("request") + "reply", b"\0".join(parts), 0o600, owner)
         return False
-
-    def _chain(self, claimed: str, user: int) -> tuple[int, ...] | None:
-        """Inside pids of the requesting process and its ancestors below the init; None when there is no such one."""
-        if not claimed.isascii() or not claimed.isdigit():
-            return None
-        for pid in namespace_pids(self._live.init_pid)[1:]:
-            if inside_pid(pid) != int(claimed) or _user(pid) != user:
-                continue
-            chain: list[int] = []
-            current: int | None = pid
-            while current is not None and current != self._live.init_pid and len(chain) < 10_000:
-                inside = inside_pid(current)
-                if inside is None:
-                    return None
-                chain.append(inside)
-                current = parent_pid(current)
-            return tuple(chain) if current == self._live.init_pid else None
-        return None
-
-
-def _user(pid: int) -> int | None:
-    """The file system user id of a process."""
-    try:
-        with open(f"/proc/{pid}/status", "rb") as file:
-            for line in file:
-                if line.startswith(b"Uid:"):
-                    return int(line.split()[4])
-    except OSError:
-        return None
-    return None
