@@ -168,7 +168,7 @@ def recover(files_only: FilesOnlyOption = False, as_json: JsonOption = False) ->
     \b
     Example:
       planarian recover
-      planarian recover --files-only   where processes can't be brought back
+      planarian recover --files-only   # where processes do not come back
     """
     with opened(as_json=as_json, recover=False) as planarian:
         with output.working("recovering"):
