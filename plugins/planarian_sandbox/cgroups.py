@@ -84,13 +84,16 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
             path = os.path.join(base, _NAME, sandbox_id)
             os.makedirs(path, exist_ok=True)
             made.append(path)
+            os.utime(path)
             _sweep(os.path.dirname(path))
             if name == "unified":
                 _unified_limits(base, path, found.controllers, limits)
             else:
                 _write_limit(path, name, limits)
-    except OSError as error:
-        remove(tuple(made))
+    except BaseException as error:
+        remove(tuple(made), 0.0)
+        if not isinstance(error, OSError):
+            raise
         raise SandboxError(
             f"The control groups of {sandbox_id} can't be made: {error.strerror} ({error.filename}).",
             code="sandbox-cgroup",
@@ -98,8 +101,20 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
     return tuple(made)
 
 
+def keep(sandbox_id: str, groups: tuple[str, ...], limits: Limits) -> None:
+    """Before the groups of a sandbox that has no init are used again: make anew what was swept, or will be soon."""
+    try:
+        for group in groups:
+            os.utime(group)
+    except FileNotFoundError:
+        make(sandbox_id, limits)
+
+
 def _sweep(directory: str) -> None:
-    """Remove empty groups of sandboxes that nobody stopped. Young ones may be about to be joined."""
+    """Remove empty groups of sandboxes that nobody stopped. Young ones may be about to be joined.
+
+    A group with an init in it is never empty; where there is none, :func:`keep` goes before each use.
+    """
     with os.scandir(directory) as entries:
         groups = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     if len(groups) < 32:
@@ -176,17 +191,18 @@ def remove(groups: tuple[str, ...], patience: float = 5.0) -> None:
     deadline = time.monotonic() + patience
     for group in groups:
         for directory, _, _ in os.walk(group, topdown=False):
-            while True:
-                try:
-                    os.rmdir(directory)
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    if time.monotonic() > deadline:
-                        return
-                    time.sleep(0.002)
-                else:
-                    break
+            while not _removed(directory) and time.monotonic() < deadline:
+                time.sleep(0.002)
+
+
+def _removed(directory: str) -> bool:
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def of_sandbox(sandbox_id: str) -> tuple[str, ...]:

@@ -174,13 +174,15 @@ class NamespaceBackend:
         with reported("The place for a restore can't be made"):
             refresh(spec, layout, self._home, programs=False)
             heal_index(spec.layer, layout)
-            groups = cgroups.make(check_id(spec.id), spec.limits)
-            return RestoreEnvironment(
-                prefix=command(configuration(self._home, spec, layout, groups)),
-                root=mount_point(self._home, spec),
-                private_network=spec.network is Network.NONE,
-                mounts={layout.workspace: mount_point(self._home, spec, BESIDE)} if layout.workspace else {},
-            )
+            root = mount_point(self._home, spec)
+            mounts = {layout.workspace: mount_point(self._home, spec, BESIDE)} if layout.workspace else {}
+            groups = cgroups.make(spec.id, spec.limits)
+            try:
+                prefix = command(configuration(self._home, spec, layout, groups))
+            except BaseException:
+                cgroups.remove(groups, 0.0)
+                raise
+            return RestoreEnvironment(prefix, root, spec.network is Network.NONE, mounts)
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace.
