@@ -150,24 +150,29 @@ def unified(groups: tuple[str, ...]) -> str:
     return next((group for group in groups if os.path.exists(os.path.join(group, "cgroup.kill"))), "")
 
 
-def make_for_call(above: str, call_id: str, pid: int) -> str:
-    """A version 2 group below ``above`` with ``pid`` in it. Those of ended calls are swept when there are many."""
-    path = os.path.join(above, f"call-{call_id}")
+def make_for_call(above: str, call_id: str) -> str:
+    """A version 2 group below ``above``, to be entered. Those of ended calls are swept when there are many."""
     calls = [name for name in os.listdir(above) if name.startswith("call-")]
     if len(calls) > 64:
         for name in calls:
             with contextlib.suppress(OSError):  # background processes are in it
                 os.rmdir(os.path.join(above, name))
+    path = os.path.join(above, f"call-{call_id}")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def enter(group: str, pid: int) -> None:
+    """Put a process into a group that was just made; made anew where another call swept it in between."""
     for attempt in range(5):
-        os.makedirs(path, exist_ok=True)
         try:
-            _write(os.path.join(path, "cgroup.procs"), str(pid))
-        except FileNotFoundError:  # swept by another call before it was filled
+            _write(os.path.join(group, "cgroup.procs"), str(pid))
+        except FileNotFoundError:
             if attempt == 4:
                 raise
+            os.makedirs(group, exist_ok=True)
         else:
-            break
-    return path
+            return
 
 
 def members(group: str) -> set[int]:

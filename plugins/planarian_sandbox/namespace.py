@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from planarian_core.errors import SandboxError
@@ -232,9 +232,12 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
 
 def _is_seen(directory: str) -> bool:
     """Whether a directory of the host is there inside, as far as that can be told cheaply."""
-    if not os.path.isabs(directory) or not os.path.isdir(directory):
-        return False
-    return not is_fresh(os.path.realpath(directory), os.geteuid() != 0)
+    return os.path.isabs(directory) and os.path.isdir(directory) and not _is_replaced(directory)
+
+
+@cache
+def _is_replaced(directory: str) -> bool:
+    return is_fresh(os.path.realpath(directory), os.geteuid() != 0)
 
 
 def _search_path() -> str:
