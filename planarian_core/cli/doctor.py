@@ -163,12 +163,13 @@ def recover(files_only: FilesOnlyOption = False, as_json: JsonOption = False) ->
     """Finish what a killed runtime left behind.
 
     Every other command does it on its way; this one says what was done, and exits with 5 when something is left.
-    What another process is doing right now is left alone.
+    What another process is doing right now is left alone. Where processes can't be brought back, --files-only lets
+    them start anew.
 
     \b
     Example:
       planarian recover
-      planarian recover --files-only   # where processes do not come back
+      planarian recover --files-only
     """
     with opened(as_json=as_json, recover=False) as planarian:
         with output.working("recovering"):

@@ -84,13 +84,16 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
             path = os.path.join(base, _NAME, sandbox_id)
             os.makedirs(path, exist_ok=True)
             made.append(path)
+            os.utime(path)
             _sweep(os.path.dirname(path))
             if name == "unified":
                 _unified_limits(base, path, found.controllers, limits)
             else:
                 _write_limit(path, name, limits)
-    except OSError as error:
-        remove(tuple(made))
+    except BaseException as error:
+        remove(tuple(made), 0.0)
+        if not isinstance(error, OSError):
+            raise
         raise SandboxError(
             f"The control groups of {sandbox_id} can't be made: {error.strerror} ({error.filename}).",
             code="sandbox-cgroup",
@@ -98,8 +101,20 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
     return tuple(made)
 
 
+def keep(sandbox_id: str, groups: tuple[str, ...], limits: Limits) -> None:
+    """Before the groups of a sandbox that has no init are used again: make anew what was swept, or will be soon."""
+    try:
+        for group in groups:
+            os.utime(group)
+    except FileNotFoundError:
+        make(sandbox_id, limits)
+
+
 def _sweep(directory: str) -> None:
-    """Remove empty groups of sandboxes that nobody stopped. Young ones may be about to be joined."""
+    """Remove empty groups of sandboxes that nobody stopped. Young ones may be about to be joined.
+
+    A group with an init in it is never empty; where there is none, :func:`keep` goes before each use.
+    """
     with os.scandir(directory) as entries:
         groups = [entry for entry in entries if entry.is_dir(follow_symlinks=False)]
     if len(groups) < 32:
@@ -135,24 +150,29 @@ def unified(groups: tuple[str, ...]) -> str:
     return next((group for group in groups if os.path.exists(os.path.join(group, "cgroup.kill"))), "")
 
 
-def make_for_call(above: str, call_id: str, pid: int) -> str:
-    """A version 2 group below ``above`` with ``pid`` in it. Those of ended calls are swept when there are many."""
-    path = os.path.join(above, f"call-{call_id}")
+def make_for_call(above: str, call_id: str) -> str:
+    """A version 2 group below ``above``, to be entered. Those of ended calls are swept when there are many."""
     calls = [name for name in os.listdir(above) if name.startswith("call-")]
     if len(calls) > 64:
         for name in calls:
             with contextlib.suppress(OSError):  # background processes are in it
                 os.rmdir(os.path.join(above, name))
+    path = os.path.join(above, f"call-{call_id}")
+    os.makedirs(path, exist_ok=True)
+    return path
+
+
+def enter(group: str, pid: int) -> None:
+    """Put a process into a group that was just made; made anew where another call swept it in between."""
     for attempt in range(5):
-        os.makedirs(path, exist_ok=True)
         try:
-            _write(os.path.join(path, "cgroup.procs"), str(pid))
-        except FileNotFoundError:  # swept by another call before it was filled
+            _write(os.path.join(group, "cgroup.procs"), str(pid))
+        except FileNotFoundError:
             if attempt == 4:
                 raise
+            os.makedirs(group, exist_ok=True)
         else:
-            break
-    return path
+            return
 
 
 def members(group: str) -> set[int]:
@@ -176,17 +196,18 @@ def remove(groups: tuple[str, ...], patience: float = 5.0) -> None:
     deadline = time.monotonic() + patience
     for group in groups:
         for directory, _, _ in os.walk(group, topdown=False):
-            while True:
-                try:
-                    os.rmdir(directory)
-                except FileNotFoundError:
-                    break
-                except OSError:
-                    if time.monotonic() > deadline:
-                        return
-                    time.sleep(0.002)
-                else:
-                    break
+            while not _removed(directory) and time.monotonic() < deadline:
+                time.sleep(0.002)
+
+
+def _removed(directory: str) -> bool:
+    try:
+        os.rmdir(directory)
+    except FileNotFoundError:
+        return True
+    except OSError:
+        return False
+    return True
 
 
 def of_sandbox(sandbox_id: str) -> tuple[str, ...]:

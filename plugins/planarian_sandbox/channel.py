@@ -67,7 +67,9 @@ class Call:
     pid: int = 0
     pidfd: int = -1
     group: str = ""
+    """Its control group, once it is in one of its own."""
     outputs: tuple[OutputFile, ...] = ()
+    _made: str = ""
     _result: int = -1
     _calls: Inside | None = None
     _names: list[str] = field(default_factory=list)
@@ -89,9 +91,9 @@ class Call:
 
     def _release(self, calls: Inside) -> None:
         background = False
-        if self.group:
+        if self._made:
             try:
-                os.rmdir(self.group)
+                os.rmdir(self._made)
             except OSError:  # background processes are in it; it goes when the sandbox stops
                 background = True
         for name in self._names:
@@ -154,6 +156,7 @@ class Call:
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handed))] if handed else []
                 sent = connection.sendmsg([encoded], rights)
                 connection.sendall(encoded[sent:])
+                self._make_group()  # while the init forks
                 answer, claimed = _receive_with_pid(connection)
             except OSError as error:
                 self._check_init()
@@ -179,6 +182,15 @@ class Call:
         finally:
             os.close(descriptor)
 
+    def _make_group(self) -> None:
+        above = cgroups.unified(self.live.cgroups)
+        if above:
+            try:
+                self._made = cgroups.make_for_call(above, self.id)
+            except OSError as error:
+                message = f"The call's control group can't be made: {error}."
+                raise SandboxError(message, code="sandbox-cgroup") from error
+
     def _adopt(self, claimed: int) -> None:
         """Take hold of the child: a pidfd, proof that it is in the sandbox, a control group of its own."""
         try:
@@ -193,13 +205,13 @@ class Call:
                 remedy="stop the sandbox: its init was tampered with",
             )
         self.pid = claimed
-        above = cgroups.unified(self.live.cgroups)
-        if not above:
+        if not self._made:
             return
         try:
-            self.group = cgroups.make_for_call(above, self.id, claimed)
+            cgroups.enter(self._made, claimed)
         except OSError as error:
-            raise SandboxError(f"The call's control group can't be made: {error}.", code="sandbox-cgroup") from error
+            raise SandboxError(f"The call's control group can't be joined: {error}.", code="sandbox-cgroup") from error
+        self.group = self._made
         if exited(self.pidfd):
             raise SandboxError("The command's process ended before it began.", code="sandbox-silent")
 

@@ -57,8 +57,10 @@ class DirectoryBackend:
         groups = cgroups.make(spec.id, spec.limits) if sys.platform == "linux" else ()
         try:
             token = RunFolder(spec).make()
-        except OSError as error:
+        except BaseException as error:
             cgroups.remove(groups)
+            if not isinstance(error, OSError):
+                raise
             raise SandboxError(
                 f"the sandbox's folder can't be made: {error}", code="sandbox-files", state="nothing runs"
             ) from error
@@ -80,6 +82,7 @@ class DirectoryBackend:
             )
         if not command.argv or any("\0" in word for word in command.argv):
             raise ConfigurationError("a command needs words without NUL bytes", code="command-invalid")
+        cgroups.keep(spec.id, live.cgroups, spec.limits)
         run, tasks = RunFolder(spec), _tasks(spec, live)
         call = secrets.token_hex(8)
         try:

@@ -79,7 +79,7 @@ class Tasks:
     def enter(self, call: str, pid: int) -> None:
         """Take in a process that is about to become a command."""
         if self._group:
-            cgroups.make_for_call(self._group, call, pid)
+            cgroups.enter(cgroups.make_for_call(self._group, call), pid)
             for group in self._groups:
                 if group != self._group:
                     Path(group, "cgroup.procs").write_text(str(pid), encoding="ascii")

@@ -8,6 +8,7 @@ import signal
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cache
 
 from planarian_core.errors import SandboxError
 from planarian_core.model import LiveSandbox
@@ -16,6 +17,7 @@ GONE = "The sandbox's init is gone: it was stopped, killed, or the host ran out 
 GONE_REMEDY = "start it again, or roll back to a statepoint"
 
 
+@cache
 def boot_id() -> str:
     """The identifier of this boot of the host."""
     try:

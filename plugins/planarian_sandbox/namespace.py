@@ -7,7 +7,7 @@ import os
 import sys
 import time
 from dataclasses import replace
-from functools import partial
+from functools import cache, partial
 from pathlib import Path
 
 from planarian_core.errors import SandboxError
@@ -174,16 +174,16 @@ class NamespaceBackend:
         with reported("The place for a restore can't be made"):
             refresh(spec, layout, self._home, programs=False)
             heal_index(spec.layer, layout)
-            groups = cgroups.make(check_id(spec.id), spec.limits)
-            return RestoreEnvironment(
-                prefix=command(configuration(self._home, spec, layout, groups)),
-                root=mount_point(self._home, spec),
-                private_network=spec.network is Network.NONE,
-                mounts={
-                    layout.workspace: mount_point(self._home, spec, ".workspace"),
-                    "/dev": mount_point(self._home, spec, ".dev"),
-                },
-            )
+            root = mount_point(self._home, spec)
+            beside = {kind: mount_point(self._home, spec, f".{kind}") for kind in BESIDE}
+            mounts = {layout.workspace: beside["workspace"], "/dev": beside["dev"]}
+            groups = cgroups.make(spec.id, spec.limits)
+            try:
+                prefix = command(configuration(self._home, spec, layout, groups))
+            except BaseException:
+                cgroups.remove(groups, 0.0)
+                raise
+            return RestoreEnvironment(prefix, root, spec.network is Network.NONE, mounts)
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace.
@@ -233,9 +233,12 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
 
 def _is_seen(directory: str) -> bool:
     """Whether a directory of the host is there inside, as far as that can be told cheaply."""
-    if not os.path.isabs(directory) or not os.path.isdir(directory):
-        return False
-    return not is_fresh(os.path.realpath(directory), os.geteuid() != 0)
+    return os.path.isabs(directory) and os.path.isdir(directory) and not _is_replaced(directory)
+
+
+@cache
+def _is_replaced(directory: str) -> bool:
+    return is_fresh(os.path.realpath(directory), os.geteuid() != 0)
 
 
 def _search_path() -> str:
