@@ -18,17 +18,18 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from planarian_core.errors import ConfigurationError, SandboxError
+from planarian_core.errors import SandboxError
 from planarian_core.interfaces import Availability, OutputSink, RequestHandler, SandboxCapabilities
 from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpec
 from planarian_sandbox import cgroups
+from planarian_sandbox.command_check import check_command
 from planarian_sandbox.directory_command import NotRunnable, launch, reap, run_command, start
 from planarian_sandbox.directory_run import RunFolder
 from planarian_sandbox.directory_tasks import Tasks, end
 from planarian_sandbox.identity import boot_id
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.request_listener import RequestListener
-from planarian_sandbox.session_client import SessionClient, check_input
+from planarian_sandbox.session_client import SessionClient
 
 
 class DirectoryBackend:
@@ -74,20 +75,17 @@ class DirectoryBackend:
         sink: OutputSink | None = None,
         requests: RequestHandler | None = None,
     ) -> CommandResult:
+        check_command(spec, command)
         if not self.alive(spec, live):
             raise SandboxError(
                 "the sandbox does not run: it was stopped, or the host was restarted",
                 code="sandbox-dead",
                 state="its files are as they were left",
             )
-        if not command.argv or any("\0" in word for word in command.argv):
-            raise ConfigurationError("a command needs words without NUL bytes", code="command-invalid")
         cgroups.keep(spec.id, live.cgroups, spec.limits)
         run, tasks = RunFolder(spec), _tasks(spec, live)
         call = secrets.token_hex(8)
         try:
-            if command.session:
-                check_input(command)
             if command.detach:
                 launch(tasks, run, command, call)
                 return CommandResult(0, "", "", 0.0)

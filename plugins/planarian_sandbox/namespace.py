@@ -22,6 +22,7 @@ from planarian_core.model import Command, CommandResult, LiveSandbox, Network, S
 from planarian_sandbox import cgroups
 from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame, forget_calls
+from planarian_sandbox.command_check import check_command
 from planarian_sandbox.ending import end_init, end_strays, refuse_running
 from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, running_init
 from planarian_sandbox.index import heal_index
@@ -99,8 +100,7 @@ class NamespaceBackend:
         A command that floods its output is slowed to the pace at which it is read here. A call that a request ended
         (``ends_call``) has exit code 137.
         """
-        if not command.argv:
-            raise SandboxError("There is no command to run.", code="command-empty")
+        check_command(spec, command)
         started = time.monotonic()
         if command.session:
             with running_init(live) as init:

@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import NoReturn
 
-from planarian_core.errors import ConfigurationError, SandboxError
+from planarian_core.errors import SandboxError
 from planarian_core.interfaces import OutputSink
 from planarian_core.model import Command, CommandResult
 from planarian_sandbox.inside import Inside, open_below
@@ -27,7 +27,6 @@ START_TIME = 15.0
 """Seconds that a new holder has to come up."""
 ENDING_TIME = 10.0
 """Seconds that a holder has to end a command before it counts as lost."""
-_NAME = re.compile(r"[A-Za-z0-9_-]{1,64}")
 _REPLY = re.compile(rb"(\d{1,3}) (alive|ended|killed)\n")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _OURS = re.compile(r"[A-Za-z0-9_-]{1,64}\.(sh|in|out|err|1|2|rc|rc\.new|code\..{1,20})")
@@ -253,18 +252,6 @@ class SessionClient:
             for name in filter(_OURS.fullmatch, list(self._directory.names(1000))):
                 with contextlib.suppress(OSError):
                     self._directory.remove(name)
-
-
-def check_input(command: Command) -> None:
-    """ConfigurationError when a command can't be the input of a session."""
-    if not _NAME.fullmatch(command.session):
-        raise ConfigurationError(
-            f"{command.session!r} can't be the name of a session.",
-            code="session-name",
-            remedy="use letters, digits, dashes and underscores, at most 64",
-        )
-    if len(command.argv) != 1 or command.detach:
-        raise ConfigurationError("A session takes one string of shell input, not detached.", code="session-input")
 
 
 def shell_text(command: Command) -> bytes:

@@ -16,7 +16,7 @@ from planarian_sandbox.identity import end_below, inside_chain, namespace_pids, 
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layout import RUNTIME, inside_python
 from planarian_sandbox.request_listener import RequestListener
-from planarian_sandbox.session_client import SessionClient, check_input
+from planarian_sandbox.session_client import SessionClient
 
 _HOLDER = f"{RUNTIME}/session_holder.py"
 
@@ -37,7 +37,6 @@ def run_in_session(
         init: a pidfd of the sandbox's init.
         frame: how a command with this argument list is put to the init, given the id of the call.
     """
-    check_input(command)
     directory = f"{RUNTIME}/sessions/{command.session}"
     call_id = secrets.token_hex(8)
 
