@@ -112,15 +112,14 @@ class RequestServer:
 
     def _fork(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         statepoint = self._planarian.resolve(self._sandbox, options.statepoint)
-        self._check_forks()
-        record, _ = self._planarian.statepoints.fork(self._sandbox.record, statepoint, options.name)
+        maker = self._sandbox.record.made_by or self._sandbox.id
+        self._check_forks(maker)
+        record, _ = self._planarian.statepoints.fork(self._sandbox.record, statepoint, options.name, made_by=maker)
         return AgentReply(stdout=f"{record.id} {record.name}".rstrip() + "\n")
 
-    def _check_forks(self) -> None:
-        """An agent that loops must not fill the host with sandboxes."""
-        registry = self._planarian.registry
-        own = {statepoint.id for statepoint in registry.statepoints(self._sandbox.id)}
-        forks = [r.id for r in registry.sandboxes() if not r.closed and registry.branch(r.id).forked_from in own]
+    def _check_forks(self, maker: str) -> None:
+        """An agent that loops must not fill the host with sandboxes, nor its forks' agents in its stead."""
+        forks = [r.id for r in self._planarian.registry.sandboxes() if not r.closed and r.made_by == maker]
         limit = self._planarian.config.agent_forks
         if len(forks) >= limit:
             raise SandboxError(
@@ -133,7 +132,7 @@ class RequestServer:
     def _outcome(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         text = " ".join(options.text)
         self._planarian.append_outcome(
-            options.statepoint, text, status=options.status, author="agent", of=self._sandbox
+            options.statepoint, text, status=options.status, author=f"agent of {self._sandbox.id}", of=self._sandbox
         )
         return AgentReply(stdout="noted\n")
 

@@ -116,8 +116,14 @@ def _ledger_entry(evidence: Evidence, is_head: bool) -> str:
         lines.append(f"  {one_line(statepoint.description, 300)}")
     lines += [f"  {one_line(key, 60)}: {one_line(value, 200)}" for key, value in statepoint.facts.items()]
     lines += [f"  not captured: {g.subject} ({one_line(g.reason, 120)})" for g in statepoint.coverage.missing[:3]]
-    lines += [f"  outcome, {o.status}: {one_line(o.text, 300)}" for o in evidence.outcomes[-5:]]
+    lines += [f"  outcome, {_outcome(o, 300)}" for o in evidence.outcomes[-5:]]
     return "\n".join(lines)
+
+
+def _outcome(outcome: Outcome, limit: int) -> str:
+    """How it ended, what was said, and who said it: an agent's word is not the user's."""
+    author = f" ({one_line(outcome.author, 40)})" if outcome.author else ""
+    return f"{outcome.status}: {one_line(outcome.text, limit)}{author}"
 
 
 def restore_context(
@@ -177,7 +183,7 @@ def restore_markdown(context: RestoreContext, limit: int) -> str:
     head += [f"{one_line(key, 60)}: {one_line(value, 200)}" for key, value in statepoint.facts.items()]
     blocks = [
         _section("Not undone", [f"{g.domain}: {g.subject}: {g.reason}" for g in context.not_undone]),
-        _section("Tried from here before", [f"{o.status}: {o.text}" for o in reversed(context.outcomes)]),
+        _section("Tried from here before", [_outcome(o, 350) for o in reversed(context.outcomes)]),
         _section(
             f"Files changed back ({context.files_changed})", context.files_sample, shown=20, total=context.files_changed
         ),

@@ -27,6 +27,8 @@ POINTS: tuple[str, ...] = (
     "rollback.switched",
     "rollback.restored",
     "rollback.committed",
+    "remove.begun",
+    "remove.dropped",
     "fork.begun",
     "fork.staged",
     "fork.switched",

@@ -112,6 +112,9 @@ class FilesystemBackend(Protocol):
     def destroy(self, layer: Layer) -> None:
         """Remove a layer and what the backend keeps beside it. Idempotent."""
 
+    def forget(self, layer: Layer) -> None:
+        """Remove what the backend keeps beside a layer, which itself stays: it is the user's. Idempotent."""
+
 
 @runtime_checkable
 class Collects(Protocol):

@@ -9,17 +9,23 @@ from planarian_core.errors import LineageError
 from planarian_core.model import Statepoint, Status
 
 _REFERENCE = re.compile(r"(?P<base>.+?)(?:~(?P<up>\d*))?$")
-_NAME = re.compile(r"[^\s@~/][^@~/\x00-\x1f]{0,99}$")
+_NAME = re.compile(r"[^\s@~/-][^@~/]{0,99}$")
+
+
+def check_text(name: str) -> None:
+    """Refuse a name that could be mistaken for a reference or an option, or that a terminal can't show as it is."""
+    # isprintable: no controls, no line breaks, no bidirectional overrides, no undecodable bytes
+    if not _NAME.match(name) or not name.isprintable() or name.startswith(("sp-", "sb-")) or name != name.strip():
+        raise LineageError(
+            f"{name[:200]!a} can't be a name",
+            code="name-invalid",
+            remedy="use up to 100 printable characters without @, ~ and /, not beginning with -, sp- or sb-",
+        )
 
 
 def check_name(name: str, taken: Iterable[Statepoint]) -> None:
-    """Refuse a name that could be mistaken for something else, or that another statepoint has."""
-    if not _NAME.match(name) or name.startswith("sp-") or name != name.strip():
-        raise LineageError(
-            f"{name!r} can't name a statepoint",
-            code="name-invalid",
-            remedy="use up to 100 characters without @, ~, / and control characters, not beginning with sp-",
-        )
+    """Refuse a name that can't be one (:func:`check_text`), or that another statepoint has."""
+    check_text(name)
     for statepoint in taken:
         if statepoint.name == name and statepoint.status is Status.COMMITTED:
             raise LineageError(

@@ -246,6 +246,8 @@ class SandboxRecord:
     closed: bool = False
     gaps: tuple[Gap, ...] = ()
     """What no statepoint of it holds, known since it was made."""
+    made_by: str = ""
+    """The sandbox whose agent, or whose agents' forks, made it by themselves; empty when somebody outside did."""
 
     @property
     def id(self) -> str:

@@ -116,12 +116,12 @@ class Recovery:
         return f"the rollback to {statepoint.id} was finished"
 
     def _remove_unborn(self, operation: Operation) -> str:
-        """A sandbox whose creation or fork was cut off is removed; its source was not touched."""
+        """A sandbox whose creation, fork or removal was cut off is removed; a fork's source was not touched."""
         try:
             record = self.registry.sandbox(operation.sandbox_id)
         except LineageError:
             self.registry.end(operation)
         else:
             self.sandboxes.plugins.sandbox(record.spec.backend).stop(record.spec, None)
-            self.sandboxes.destroy(record, operation)
-        return f"the unfinished sandbox {operation.sandbox_id} was removed"
+            self.statepoints.remove(record, operation)
+        return f"{operation.sandbox_id} was removed"

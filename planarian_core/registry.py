@@ -11,7 +11,7 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,8 @@ from planarian_core.model import Branch, Gap, Outcome, SandboxRecord, Statepoint
 
 SCHEMA_VERSION = 1
 _BUSY_SECONDS = 60
+_RESERVE = 8 * 1024 * 1024
+_ROOM = 1024 * 1024
 
 _SCHEMA = """
 CREATE TABLE sandboxes (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL);
@@ -41,7 +43,7 @@ CREATE TABLE fences (sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
 class Operation:
     """A journal entry: an operation that was begun and has not ended. ``phase`` is the last step that was completed.
 
-    ``kind`` is ``create``, ``snapshot``, ``rollback`` or ``fork``; ``statepoint_id`` what it makes or goes to.
+    ``kind``: ``create``, ``snapshot``, ``rollback``, ``fork`` or ``remove``. ``statepoint_id``: what it makes, goes to.
     """
 
     id: str
@@ -68,8 +70,29 @@ class Registry:
         self._local = threading.local()
         self._connections: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
+        self._reserve = path.with_name("reserve")
         with self._translated():
             self._prepare()
+            self._keep_reserve()
+
+    # --- a full disk ---
+
+    def _keep_reserve(self) -> None:
+        """Hold some space back, so that a sandbox that fills the disk can't keep us from taking it away again."""
+        size = min(_RESERVE, self._free() // 8)
+        if size > _ROOM and not self._reserve.exists():
+            with suppress(OSError), open(self._reserve, "xb") as file:
+                file.write(bytes(size))
+                os.fsync(file.fileno())
+
+    def _free(self) -> int:
+        status = os.statvfs(self.path.parent)
+        return status.f_bavail * status.f_frsize
+
+    def _make_room(self) -> None:
+        """Give the reserve up where the registry itself would have no room left."""
+        if self._free() < _ROOM:
+            self._reserve.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close every thread's connection."""
@@ -84,6 +107,7 @@ class Registry:
     def _connection(self) -> sqlite3.Connection:
         connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
         if connection is None:
+            self._make_room()
             connection = sqlite3.connect(
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
@@ -133,6 +157,7 @@ class Registry:
         """One atomic, durable change."""
         with self._translated():
             connection = self._connection()
+            self._make_room()
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection

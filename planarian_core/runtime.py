@@ -27,6 +27,7 @@ from planarian_core import agent_requests, context, lineage
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
 from planarian_core.errors import ConfigurationError, LineageError
+from planarian_core.faults import reach
 from planarian_core.interfaces import Collects, OutputSink
 from planarian_core.model import (
     Command,
@@ -37,10 +38,11 @@ from planarian_core.model import (
     RollbackPreview,
     SandboxRecord,
     Statepoint,
+    new_id,
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.recovery import Recovered, Recovery
-from planarian_core.registry import Registry
+from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
 from planarian_core.statepoint_manager import SnapshotRequest, StatepointManager
 
@@ -226,9 +228,9 @@ class Planarian:
                     state="nothing was changed",
                     remedy=f"remove the forks first: planarian rm {' '.join(forks)}; or only stop it: planarian stop",
                 )
-            for statepoint in self.registry.statepoints(record.id):
-                self.statepoints.drop_artefacts(record, statepoint)
-            self.sandboxes.destroy(record)
+            operation = self.registry.begin(Operation(new_id("op"), "remove", record.id))
+            reach("remove.begun")
+            self.statepoints.remove(record, operation)
         filesystem = self.plugins.filesystem(record.filesystem)
         if isinstance(filesystem, Collects):
             filesystem.collect()

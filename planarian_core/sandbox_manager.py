@@ -8,6 +8,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+import psutil
+
+from planarian_core import lineage
 from planarian_core.config import Config
 from planarian_core.errors import BackendUnavailable, ConfigurationError, LineageError, SandboxError
 from planarian_core.faults import reach
@@ -32,6 +35,12 @@ from planarian_core.registry import Operation, Registry
 from planarian_core.workspace_copy import copy_workspace, remove_copy
 
 _DESCRIBE_SECONDS = 5.0
+_SYSTEM = frozenset(
+    f"/{name}" for name in ("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "run", "sbin", "srv", "usr", "var")
+)
+_KERNEL = frozenset(
+    ["bpf", "cgroup", "cgroup2", "debugfs", "devpts", "devtmpfs", "proc", "securityfs", "sysfs", "tracefs"]
+)
 
 
 @dataclass(frozen=True)
@@ -51,6 +60,13 @@ class SandboxRequest:
 
 def layer_of(spec: SandboxSpec) -> Layer:
     return Layer(Path(spec.layer), spec.exclude)
+
+
+def _kernel_file_system(path: Path) -> str:
+    """The type of the kernel's own file system that ``path`` lies on, empty for any other."""
+    mounted = [p for p in psutil.disk_partitions(all=True) if path.is_relative_to(p.mountpoint)]
+    deepest = max(mounted, key=lambda p: len(p.mountpoint), default=None)
+    return deepest.fstype if deepest is not None and deepest.fstype in _KERNEL else ""
 
 
 class SandboxManager:
@@ -156,9 +172,12 @@ class SandboxManager:
         return record
 
     def check_name(self, name: str) -> None:
-        """ConfigurationError when an open sandbox has the name."""
-        if name and any(r.name == name for r in self.registry.sandboxes() if not r.closed):
-            raise ConfigurationError(
+        """LineageError when the name can't be one, or an open sandbox has it; no name is fine."""
+        if not name:
+            return
+        lineage.check_text(name)
+        if any(r.name == name for r in self.registry.sandboxes() if not r.closed):
+            raise LineageError(
                 f"a sandbox called {name!r} exists", code="sandbox-name-taken", remedy="choose another name"
             )
 
@@ -218,6 +237,12 @@ class SandboxManager:
             why = "it is the root of the file system"
         elif real == Path.home().resolve():
             why = "it is your home directory"
+        elif Path.home().resolve().is_relative_to(real):
+            why = "your home directory lies in it"
+        elif str(real) in _SYSTEM:
+            why = "it belongs to the operating system"
+        elif kernel := _kernel_file_system(real):
+            why = f"it is a view of the kernel's ({kernel}), not files"
         elif home == real or home.is_relative_to(real):
             why = f"Planarian's own home {home} lies in it"
         elif real.is_relative_to(home):
@@ -325,6 +350,8 @@ class SandboxManager:
         folder = self.folder(record.id)
         if Path(record.spec.layer).is_relative_to(folder):
             filesystem.destroy(layer_of(record.spec))
+        else:
+            filesystem.forget(layer_of(record.spec))
         shutil.rmtree(folder, ignore_errors=True)
         origin = record.spec.origin
         if origin and not any(r.spec.origin == origin for r in self.registry.sandboxes() if r.id != record.id):

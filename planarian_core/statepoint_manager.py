@@ -235,6 +235,13 @@ class StatepointManager:
         self.plugins.process(backend).discard(self.images(statepoint.id))
         shutil.rmtree(self.images(statepoint.id).parent, ignore_errors=True)
 
+    def remove(self, record: SandboxRecord, operation: Operation) -> None:
+        """Remove a sandbox for good, with its statepoints. Safe to repeat after a crash."""
+        for statepoint in self.registry.statepoints(record.id):
+            self.drop_artefacts(record, statepoint)
+        reach("remove.dropped")
+        self.sandboxes.destroy(record, operation)
+
     # --- rollback ---
 
     def check_restorable(self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool) -> None:
@@ -267,7 +274,7 @@ class StatepointManager:
         staged = self.plugins.filesystem(statepoint.files.backend).stage(statepoint.files, layer_of(record.spec))
         staged.discard()
         processes = tuple(context.process_words(p) for p in statepoint.process_list)
-        return RollbackPreview(statepoint, staged.changed_count, self._inside(record, staged), processes, effects)
+        return RollbackPreview(statepoint, *self._inside(record, staged), processes, effects)
 
     def rollback(
         self,
@@ -308,27 +315,32 @@ class StatepointManager:
             "rollback",
             record.id,
             statepoint,
-            files=(staged.changed_count, self._inside(record, staged)),
+            files=self._inside(record, staged),
             running=revived.running,
             not_undone=[*gaps, *unsaved, *revived.gaps],
             safety=before,
             remote_undone=undone,
         )
 
-    def _inside(self, record: SandboxRecord, staged: StagedFiles) -> tuple[str, ...]:
-        """A sample of changed files, by the names that they have inside."""
+    def _inside(self, record: SandboxRecord, staged: StagedFiles) -> tuple[int, tuple[str, ...]]:
+        """How many files change, and a sample of them by the names that they have inside."""
         sandbox = self.plugins.sandbox(record.spec.backend)
         if not isinstance(sandbox, NamesPaths):
-            return tuple(staged.changed[:_SAMPLE])
-        named = (sandbox.inside(record.spec, path) for path in staged.changed)
-        return tuple(path for path in named if path)[:_SAMPLE]
+            return staged.changed_count, tuple(staged.changed[:_SAMPLE])
+        named = [name for path in staged.changed if (name := sandbox.inside(record.spec, path))]
+        unnamed = staged.changed_count - len(staged.changed)
+        return len(named) + unnamed, tuple(named[:_SAMPLE])
 
     def _safety(self, record: SandboxRecord, target: Statepoint) -> tuple[Statepoint | None, list[Gap]]:
         """The state before the rollback; where the whole workspace of a directory sandbox is gone, there is none."""
         if not Path(record.spec.layer).exists():
             return None, [Gap(Domain.FILES, record.spec.layer, "was gone altogether: no safety statepoint was taken")]
         description = f"before the rollback to {target.name or target.id}"
-        return self.snapshot_anyway(record, SnapshotRequest(description=description, automatic=True)), []
+        try:
+            return self.snapshot_anyway(record, SnapshotRequest(description=description, automatic=True)), []
+        except CaptureError as error:
+            error.remedy = f"{error.remedy}; or give the present state up: rollback --no-safety"
+            raise
 
     def go_back(
         self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, staged: StagedFiles
@@ -412,7 +424,7 @@ class StatepointManager:
     # --- fork ---
 
     def fork(
-        self, source: SandboxRecord, statepoint: Statepoint, name: str = ""
+        self, source: SandboxRecord, statepoint: Statepoint, name: str = "", *, made_by: str = ""
     ) -> tuple[SandboxRecord, RestoreContext]:
         """Make a new sandbox from a statepoint. The caller holds the source's lock, shared.
 
@@ -430,8 +442,9 @@ class StatepointManager:
             source.spec, id=sandbox_id, layer=str(layer), workspace=str(layer) if in_place else source.spec.workspace
         )
         record = replace(
-            source, spec=spec, branch_id=new_id("br"), created_at=utc_now(), name=name, live=None, closed=False
-        )
+            source, spec=spec, branch_id=new_id("br"), created_at=utc_now(), name=name, live=None, closed=False,
+            made_by=made_by,
+        )  # fmt: skip
         with self.sandboxes.lock(sandbox_id).acquire(exclusive=True):
             operation = self.registry.begin(Operation(new_id("op"), "fork", sandbox_id, statepoint.id))
             branch = Branch(record.branch_id, sandbox_id, head=statepoint.id, forked_from=statepoint.id)

@@ -89,6 +89,9 @@ class FakeFilesystem:
     def destroy(self, layer: Layer) -> None:
         shutil.rmtree(layer.path, ignore_errors=True)
 
+    def forget(self, layer: Layer) -> None:
+        return
+
 
 class FakeSandbox:
     """Runs commands as plain subprocesses in the layer; nothing survives a call, nothing is confined."""

@@ -70,6 +70,10 @@ class CopyBackend:
             )
         if layer.path.parent.is_dir():
             remove_tree(layer.path.parent, layer.path.name)
+        self.forget(layer)
+
+    def forget(self, layer: Layer) -> None:
+        if layer.path.parent.is_dir():
             remove_stale(layer.path.parent, layer.path)
         remove_index(index_path(self._store, layer.path))
 

@@ -17,6 +17,8 @@ def main() -> None:
         target = planarian.sandbox(reference)
         if operation == "snapshot":
             planarian.snapshot(target, name=rest[0])
+        elif operation == "remove":
+            planarian.remove_sandbox(target)
         elif operation == "rollback":
             planarian.rollback(target, rest[0])
         elif operation == "fork":

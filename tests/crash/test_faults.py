@@ -7,6 +7,7 @@ import signal
 import subprocess
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -283,3 +284,37 @@ def test_a_rollback_stuck_on_processes_is_finished_without_them(planarian: Plana
     (done,) = planarian.recover(files_only=True)
     assert not done.error
     assert sandbox.run("cat f").stdout == "one\n"
+
+
+@pytest.mark.needs("root", "namespaces")
+def test_a_sandbox_that_fills_the_disk_can_be_taken_back_and_removed(small_home: Planarian, workspace: Path) -> None:
+    planarian = small_home
+    sandbox = planarian.create_sandbox(workspace, sandbox="namespace")
+    sandbox.run("echo one > f")
+    planarian.snapshot(sandbox, name="one")
+    with suppress(SandboxError):  # the command's own output may find no room any more
+        sandbox.run("cat /dev/urandom > full; sync")
+    assert os.statvfs(planarian.home).f_bavail * os.statvfs(planarian.home).f_frsize < 1024 * 1024
+    planarian.close()
+    with Planarian.open(planarian.home) as again:
+        sandbox = again.sandbox(sandbox.id)
+        with pytest.raises(PlanarianError) as caught:
+            again.rollback(sandbox, "one")
+        assert "--no-safety" in caught.value.remedy
+        again.rollback(sandbox, "one", safety=False)
+        assert sandbox.run("cat f; ls full").stdout == "one\n"
+        again.remove_sandbox(sandbox)
+
+
+def test_rm_leaves_nothing_and_a_directory_s_workspace_alone(
+    planarian: Planarian, sandbox: Sandbox, workspace: Path
+) -> None:
+    sandbox.run("echo secret > f")
+    planarian.snapshot(sandbox, name="one")
+    kind = sandbox.record.spec.backend
+    planarian.remove_sandbox(sandbox)
+    store = planarian.home / "store"
+    assert not [p for p in store.rglob("*") if p.is_file() and b"secret" in p.read_bytes()]
+    assert list((planarian.home / "sandboxes").iterdir()) == []
+    assert list((planarian.home / "statepoints").iterdir()) == []
+    assert (workspace / "f").exists() == (kind == "directory")

@@ -161,6 +161,19 @@ def test_killed_in_a_fork(world: World, point: str) -> None:
         assert_same(world.tree(planarian.fork("one", of=sandbox)), one)
 
 
+@pytest.mark.parametrize("point", _points("remove"))
+def test_killed_in_a_removal(world: World, point: str) -> None:
+    _prepare(world)
+    assert world.operate("remove", "box", fault=f"{point}=kill") == -9
+    with Planarian.open(world.home) as planarian:
+        assert planarian.registry.sandboxes() == []
+        assert planarian.registry.statepoints() == [], "none is left that looks restorable and isn't"
+        for folder in ("sandboxes", "statepoints"):
+            assert list((world.home / folder).iterdir()) == []
+    assert _processes(world) == 0
+    assert world.workspace.is_dir()
+
+
 @pytest.mark.parametrize("point", _points("create"))
 def test_killed_in_a_creation(world: World, point: str) -> None:
     before = _processes(world)

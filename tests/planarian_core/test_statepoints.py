@@ -14,7 +14,6 @@ from planarian_core.errors import (
     CaptureError,
     CompensationConflict,
     CompensationError,
-    ConfigurationError,
     LineageError,
     RestoreError,
     SandboxError,
@@ -435,7 +434,7 @@ def test_a_source_that_forks_grew_from_is_not_removed(fake_planarian: Planarian,
 
 def test_a_fork_s_name_must_be_free(fake_planarian: Planarian, sandbox: Sandbox) -> None:
     point = fake_planarian.snapshot(sandbox)
-    with pytest.raises(ConfigurationError) as caught:
+    with pytest.raises(LineageError) as caught:
         fake_planarian.fork(point, name="box")
     assert caught.value.code == "sandbox-name-taken"
     assert fake_planarian.fork(point, name="other").record.name == "other"

@@ -28,6 +28,9 @@ def test_dangerous_workspaces_are_refused(
         tmp_path / "link",
         tmp_path / "file",
         tmp_path / "missing",
+        Path("/etc"),
+        Path("/proc/self"),
+        Path("/sys"),
     ):
         with pytest.raises(ConfigurationError) as caught:
             fake_planarian.create_sandbox(workspace)
@@ -47,5 +50,13 @@ def test_sandboxes_are_found_by_name_and_prefix(fake_planarian: Planarian, works
         with pytest.raises(LineageError) as caught:
             fake_planarian.sandbox(wrong)
         assert caught.value.code == code
-    with pytest.raises(ConfigurationError, match="exists"):
+    with pytest.raises(LineageError, match="exists"):
         fake_planarian.create_sandbox(workspace, name="first")
+
+
+def test_names_that_can_not_be_shown_are_refused(fake_planarian: Planarian, workspace: Path) -> None:
+    for name in ("a\nb", "\x1b[2J", "\x9b2J", "\u202egnp", "x" * 101, "../up", "-n", "sb-1", "\udcff", " "):
+        with pytest.raises(LineageError) as caught:
+            fake_planarian.create_sandbox(workspace, name=name)
+        assert caught.value.code == "name-invalid"
+        assert str(caught.value).isascii()
