@@ -83,6 +83,11 @@ class SandboxLock:
         finally:
             os.close(gate)
 
+    def remove(self) -> None:
+        """Take the files away, of a sandbox that is no more: whoever waits for them finds it unknown. Idempotent."""
+        for path in (self._main, self._gate, self._upgrade):
+            path.unlink(missing_ok=True)
+
     @contextmanager
     def upgrading(self) -> Iterator[None]:
         """The right to upgrade, which one holder has at a time."""

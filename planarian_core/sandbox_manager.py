@@ -357,3 +357,4 @@ class SandboxManager:
         if origin and not any(r.spec.origin == origin for r in self.registry.sandboxes() if r.id != record.id):
             remove_copy(Path(origin))
         self.registry.forget_sandbox(record.id, operation)
+        self.lock(record.id).remove()

@@ -44,7 +44,10 @@ def copy_workspace(workspace: Path, copy: Path) -> tuple[Gap, ...]:
             raise _failed(workspace, str(error)) from error
         raise
     reason = "not readable by this user: it isn't in the sandbox"
-    return tuple(Gap(Domain.FILES, path, reason) for path in unreadable[:_MOST_GAPS])
+    gaps = [Gap(Domain.FILES, path, reason) for path in unreadable[:_MOST_GAPS]]
+    if len(unreadable) > _MOST_GAPS:
+        gaps.append(Gap(Domain.FILES, f"{len(unreadable) - _MOST_GAPS} more files", reason))
+    return tuple(gaps)
 
 
 def _failed(workspace: Path, why: str) -> SandboxError:
