@@ -13,6 +13,7 @@ import re
 import shlex
 from collections.abc import Callable
 
+from planarian_core.errors import SandboxError
 from planarian_core.interfaces import AgentReply, AgentRequest, RequestHandler
 from planarian_sandbox.inside import Inside, tampering
 
@@ -24,6 +25,7 @@ _REQUEST_LIMIT = 256 * 1024
 _REPLY_LIMIT = 16 * 1024 * 1024
 _NAMES = 2000
 _ARGUMENTS = 1000
+_ANNOUNCEMENTS = 20
 
 Requester = Callable[[int, int], tuple[int, ...] | None]
 """Given the inside pid that a request claims and the user whose file it is: the inside pids of that process and its
@@ -66,13 +68,24 @@ class RequestListener:
             self._listening.remove(self._call_id)
 
     def _announce(self) -> int:
-        """Make this call's file and lock it; again where another call swept it in between."""
-        while True:
+        """Make this call's file and lock it; again where another call swept it in between, or a process inside was
+        faster to lock it.
+        """
+        for _ in range(_ANNOUNCEMENTS):
             lock = self._listening.create(self._call_id, 0o644)
-            fcntl.flock(lock, fcntl.LOCK_EX)
-            if os.fstat(lock).st_nlink:
-                return lock
+            with contextlib.suppress(BlockingIOError):
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if os.fstat(lock).st_nlink:
+                    return lock
             os.close(lock)
+            with contextlib.suppress(FileNotFoundError):
+                self._listening.remove(self._call_id)
+        raise SandboxError(
+            "Something inside the sandbox keeps the files of its tool calls locked.",
+            code="sandbox-hostile",
+            state="the command was not run",
+            remedy="end what does that, or roll back: planarian rollback",
+        )
 
     def _sweep(self) -> None:
         """Remove the files of calls whose runtime was killed: nobody holds their lock."""
