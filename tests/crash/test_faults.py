@@ -318,3 +318,26 @@ def test_rm_leaves_nothing_and_a_directory_s_workspace_alone(
     assert list((planarian.home / "sandboxes").iterdir()) == []
     assert list((planarian.home / "statepoints").iterdir()) == []
     assert (workspace / "f").exists() == (kind == "directory")
+
+
+def test_an_agent_s_forks_are_limited_its_forks_agents_included(planarian: Planarian, sandbox: Sandbox) -> None:
+    planarian.with_config(agent_forks=2)
+    planarian.snapshot(sandbox, name="one")
+    first = sandbox.run("planarian fork one -n first")
+    assert first.exit_code == 0, first.stderr
+    fork = planarian.sandbox("first")
+    assert fork.record.made_by == sandbox.id
+    assert fork.run("planarian fork one").exit_code == 0, "a fork's agent may fork from where it came from"
+    for asking in (sandbox, fork):
+        refused = asking.run("planarian fork one")
+        assert refused.exit_code != 0
+        assert "no more than 2" in refused.stderr
+    assert len(planarian.registry.sandboxes()) == 3
+    planarian.fork("one", of=sandbox)  # the user is not limited
+
+
+def test_a_fork_s_agent_speaks_under_its_own_name(planarian: Planarian, sandbox: Sandbox) -> None:
+    planarian.snapshot(sandbox, name="one")
+    fork = planarian.fork("one", of=sandbox)
+    assert fork.run("planarian outcome one it went well --status succeeded").exit_code == 0
+    assert f"agent of {fork.id}" in planarian.ledger(sandbox).to_markdown()

@@ -789,9 +789,10 @@ while True:
 def test_a_process_that_locks_the_files_of_calls_holds_nobody_up(sandbox: Sandbox) -> None:
     for _ in range(4):
         sandbox.command(Command((PYTHON, "-c", LOCKER), detach=True))
+    outcomes = set()
     for _ in range(60):
         try:
-            result = sandbox.command(Command(("true",), timeout=5), requests=lambda request: AgentReply())
-            assert result.exit_code == 0
+            outcomes.add(str(sandbox.command(Command(("true",), timeout=5), requests=lambda _: AgentReply()).exit_code))
         except SandboxError as error:
-            assert error.code == "sandbox-hostile"
+            outcomes.add(error.code)
+    assert outcomes <= {"0", "sandbox-hostile"}
