@@ -69,7 +69,7 @@ def test_the_commands_run(elsewhere: Path) -> None:
     with Planarian.open(elsewhere / "home") as planarian:
         kept = planarian.sandbox("api").run("cat src/main.py && test ! -e new-file || echo new-file is there")
         assert "hello" in kept.stdout
-        assert planarian.sandbox("other-idea").run("ls").stdout.split() == ["new-file", "src"]
+        assert planarian.sandbox("api-2").run("ls").stdout.split() == ["new-file", "src"]
 
 
 def test_the_mini_swe_agent_example_is_a_configuration() -> None:

@@ -23,7 +23,7 @@ def test_unknown_and_ambiguous_names(cli: Any) -> None:
     assert "Next: planarian snapshot" in cli.fails(3, "rollback", "@head")
     cli("snapshot", "one")
     assert "1 ancestors here" not in cli.fails(3, "show", "@head~1")
-    assert "can't name a statepoint" in cli.fails(3, "snapshot", "a/b")
+    assert "can't be a name" in cli.fails(3, "snapshot", "a/b")
     assert "is taken" in cli.fails(3, "snapshot", "one")
     for sandbox in ("sb-abc111111111", "sb-abc222222222"):
         _copy_sandbox(cli, sandbox)
