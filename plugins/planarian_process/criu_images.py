@@ -15,7 +15,7 @@ from planarian_process.criu_namespaces import syncfs
 
 MANIFEST = "planarian-manifest.json"
 _NOT_STATE = frozenset({MANIFEST, "stats-dump", "stats-restore"})
-_DAMAGED = "discard this statepoint and restore an older one (planarian log)"
+_DAMAGED = "bring back its files alone (planarian rollback --files-only), or another statepoint (planarian log)"
 
 
 @dataclass(frozen=True)

@@ -50,9 +50,9 @@ class NoneBackend:
         with standstill(sandbox, self._home) as pids:
             seen = observe(pids)
             yield result
-        ours = own_processes(seen, sandbox.live.init_pid) | frozenset(sandbox.in_flight)
+        ours = own_processes(seen, sandbox) | frozenset(sandbox.in_flight)
         result.process_list = process_list(seen, ours)
-        result.gaps = session_gaps(seen) + tuple(
+        result.gaps = session_gaps(seen, sandbox) + tuple(
             Gap(Domain.PROCESSES, describe(process.pid, process.argv), "not captured; stopped by a rollback")
             for process in result.process_list
         )

@@ -27,7 +27,8 @@ class Seen:
 
     ``inputs`` and ``outputs``: what its descriptors 0, and 1 and 2, are (link texts of ``/proc/PID/fd``; empty when
     closed or unknown). ``reads``: the pipes and files that it has open for reading. ``forked``: it never replaced its
-    program, so its argument list is that of a forebear. ``unknown`` says what could not be read.
+    program, so its argument list is that of a forebear. ``mounts`` tells mount namespaces apart. ``unknown`` says what
+    could not be read.
     """
 
     host_pid: int
@@ -39,6 +40,7 @@ class Seen:
     state: str = ""
     executable: str = ""
     root: str = ""
+    mounts: str = ""
     environment: tuple[tuple[str, str], ...] = ()
     uid: int = 0
     gid: int = 0
@@ -85,6 +87,7 @@ def _read_linux(pid: int) -> Seen | None:
             argv=_strings(_read(f"/proc/{pid}/cmdline")),
             cwd=os.readlink(f"/proc/{pid}/cwd"),
             root=os.readlink(f"/proc/{pid}/root"),
+            mounts=os.readlink(f"/proc/{pid}/ns/mnt"),
             executable=os.readlink(f"/proc/{pid}/exe"),
             environment=_variables(_read(f"/proc/{pid}/environ")),
             inputs=_descriptor(pid, 0),

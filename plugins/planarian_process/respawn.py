@@ -11,7 +11,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -27,6 +27,7 @@ from planarian_core.interfaces import (
 from planarian_core.model import Artefact, Command, Domain, Gap, ProcessInfo, SandboxSpec
 from planarian_process.freeze import standstill, thaw
 from planarian_process.observe import Seen, observe
+from planarian_process.programs import Programs
 from planarian_process.sessions import own_processes, session_gaps
 
 _FILE = "respawn.json"
@@ -61,13 +62,15 @@ class RespawnBackend:
     @contextmanager
     def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
         result = RespawnInstant()
-        with standstill(sandbox, self._home) as pids:
-            seen = observe(pids)
-            yield result
-        ours = own_processes(seen, sandbox.live.init_pid) | frozenset(sandbox.in_flight)
-        entries = _entries(seen, ours)
+        with ExitStack() as stack:
+            with standstill(sandbox, self._home) as pids:
+                seen = observe(pids)
+                programs = stack.enter_context(Programs(seen))
+                yield result
+            ours = own_processes(seen, sandbox) | frozenset(sandbox.in_flight)
+            entries = _entries(seen, ours, programs)
         result.process_list = process_list(seen, ours)
-        result.gaps = tuple(_gap(entry) for entry in entries) + session_gaps(seen)
+        result.gaps = tuple(_gap(entry) for entry in entries) + session_gaps(seen, sandbox)
         size = _write(images, {"version": _VERSION, "processes": entries})
         shown = [{key: value for key, value in entry.items() if key != "environment"} for entry in entries]
         reference = images.relative_to(self._home) if images.is_relative_to(self._home) else images
@@ -112,7 +115,7 @@ def process_list(seen: Sequence[Seen], ours: frozenset[int]) -> tuple[ProcessInf
     )
 
 
-def _entries(seen: Sequence[Seen], ours: frozenset[int]) -> list[dict[str, Any]]:
+def _entries(seen: Sequence[Seen], ours: frozenset[int], programs: Programs) -> list[dict[str, Any]]:
     """What is recorded of each process that isn't Planarian's own, oldest first."""
     above = {0, *ours}
     entries = []
@@ -123,7 +126,7 @@ def _entries(seen: Sequence[Seen], ours: frozenset[int]) -> list[dict[str, Any]]
     for process in seen:
         if process.pid not in ours:
             parent = 0 if process.parent in above else process.parent
-            entries.append(_entry(process, parent, readers))
+            entries.append(_entry(process, parent, readers, programs))
             if not parent and _is_shell_part(process):
                 above.add(process.pid)  # what runs below it is topmost in its stead
     return entries
@@ -135,11 +138,14 @@ def _is_shell_part(process: Seen) -> bool:
     return shell and (process.forked or (sys.platform != "linux" and "-c" in process.argv[1:3]))
 
 
-def _entry(process: Seen, parent: int, readers: Mapping[str, set[int]]) -> dict[str, Any]:
+def _entry(process: Seen, parent: int, readers: Mapping[str, set[int]], programs: Programs) -> dict[str, Any]:
     argv = process.argv
     if process.uid != os.geteuid():
         argv = ("setpriv", f"--reuid={process.uid}", f"--regid={process.gid}", "--clear-groups", "--", *argv)
-    stdout, stderr = ("" if 0 in readers.get(link, ()) else _output_file(link) for link in process.outputs)
+    stdout, stderr = (
+        "" if 0 in readers.get(link, ()) or programs.deleted(process, f"fd/{number}", link) else _output_file(link)
+        for number, link in enumerate(process.outputs, 1)
+    )
     return {
         "pid": process.pid,
         "parent": parent,
@@ -149,36 +155,38 @@ def _entry(process: Seen, parent: int, readers: Mapping[str, set[int]]) -> dict[
         "environment": {name: value for name, value in process.environment if not name.startswith("PLANARIAN_")},
         "stdout": stdout,
         "stderr": stderr,
-        "reason": _why_not(process, readers),
+        "reason": _why_not(process, readers, programs),
     }
 
 
-def _why_not(process: Seen, readers: Mapping[str, set[int]]) -> str:
+def _why_not(process: Seen, readers: Mapping[str, set[int]], programs: Programs) -> str:
     """Why a process can't be started again; empty when it can. ``readers``: who reads what in the
     sandbox, 0 standing for Planarian's own processes."""
     if process.unknown:
         return f"it could not be looked at ({process.unknown})"
     if not process.argv or not process.argv[0]:
         return "its argument list is empty"
-    if len(process.argv) == 1 and " " in process.argv[0]:
+    if " " in process.argv[0] and not any(process.argv[1:]):
         return "it wrote a title over its argument list"
     if _is_shell_part(process):
         return "it is a part of a shell's script; what ran below it is looked at by itself"
-    if process.executable.endswith(" (deleted)"):
-        return "its program was deleted"
-    if process.cwd.endswith(" (deleted)"):
-        return "its working directory was deleted"
     if process.root not in ("", "/"):
         return "it runs in a root directory of its own"
+    if programs.deleted(process, "exe", process.executable):
+        return "its program was deleted"
+    if programs.deleted(process, "cwd", process.cwd):
+        return "its working directory was deleted"
     if process.inputs.startswith(("pipe:", "socket:")):
         return "its input comes from another process"
     if process.inputs.startswith("/") and not process.inputs.startswith("/dev/"):
-        return f"it reads from a file ({process.inputs})"
+        return f"it reads from a file ({_printable(process.inputs)})"
     pipes = [link for link in process.outputs if link.startswith("pipe:")]
     if any(readers.get(link, set()) - {0, process.pid} for link in pipes) or any(
         link.startswith("socket:") for link in process.outputs
     ):
         return "its output goes to another process"
+    if not programs.named(process):
+        return f"its name isn't its program ({_printable(process.executable)})"
     return ""
 
 
@@ -186,9 +194,7 @@ def _output_file(link: str) -> str:
     """The regular file behind an output descriptor; empty for anything else (``/dev/null`` then), as the pipe of a
     call that has ended.
     """
-    if not link.startswith("/") or link.startswith(("/dev/", "/memfd:")) or link.endswith(" (deleted)"):
-        return ""
-    return link
+    return link if link.startswith("/") and not link.startswith(("/dev/", "/memfd:")) else ""
 
 
 def _gap(entry: Mapping[str, Any]) -> Gap:

@@ -177,7 +177,20 @@ def test_what_is_in_flight_is_skipped_and_its_children_are_not(world: World) -> 
         ("cp $(command -v sleep) own; ./own 2003 & sleep 0.2; rm own", ("./own",), "its program was deleted"),
         ("mkdir d; cd d; sleep 2004 & sleep 0.2; rmdir ../d", ("sleep",), "its working directory was deleted"),
         ("echo x >in; setsid sleep 2005 <in & sleep 0.2", ("sleep",), "it reads from a file"),
-        ("exec -a 'title: written over' sleep 2006 &", ("title: written over",), ""),
+        ("exec -a 'title: written over' sleep 2006 &", ("title: written over",), "its name isn't its program"),
+        ("(exec -a touch sleep 2007) &", ("touch", "2007"), "its name isn't its program"),
+        ("ln -s $(command -v touch) sleep; PATH=$PWD:$PATH sh -c 'exec /bin/sleep 2008' &", ("/bin/sleep",), ""),
+        ("ln -s $(command -v touch) x; (exec -a ./x sleep 2009) &", ("./x",), "its name isn't its program"),
+        ("exec -a -bash bash -c 'sleep 2010; true' &", ("-bash",), "its name isn't its program"),
+        ("mkfifo f; (exec -a 'server: master' cat <>f) &", ("server:", "master"), "it wrote a title"),
+        ("exec -a /proc/self/exe sleep 2012 &", ("/proc/self/exe",), "its name isn't its program"),
+        ("cp $(command -v sleep) 'own (deleted)'; './own (deleted)' 2013 &", ("./own (deleted)",), ""),
+        ("mkdir 'd (deleted)'; cd 'd (deleted)'; sleep 2014 &", ("sleep", "2014"), ""),
+        (f"ln -s {sys.executable} python; ./python -c 'import time; time.sleep(2015)' &", ("./python",), ""),
+        ("ln -s $(command -v sleep) a; ln -s a b; PATH=:nowhere b 2016 &", ("b", "2016"), ""),
+        ("printf '#!/bin/sh\nsleep 2017\ntrue\n' >s; chmod +x s; ./s &", ("/bin/sh", "./s"), ""),
+        ("printf '#!/usr/bin/env tail\n' >s; chmod +x s; ./s -f &", ("tail", "./s"), ""),
+        ("unset PATH; /bin/sleep 2019 &", ("/bin/sleep", "2019"), ""),
     ],
 )
 def test_what_cant_be_started_again_says_why(world: World, text: str, argv: tuple[str, ...], reason: str) -> None:
@@ -202,6 +215,45 @@ def test_a_deleted_output_file_becomes_dev_null(world: World) -> None:
     command = world.backend.commands(instant.artefact)[0]
     assert command.stdout_path == ""
     assert command.stderr_path == str(world.workspace / "kept")
+
+
+def test_a_program_under_another_ones_name_does_not_make_that_one_run(world: World) -> None:
+    world.sh(f"cp {shutil.which('sleep')} server; setsid bash -c 'exec -a touch ./server 2001' & sleep 0.2")
+    instant = world.capture()
+    assert instant.artefact is not None
+    assert [info.argv for info in instant.process_list] == [("touch", "2001")]
+    assert world.restart(instant.artefact) == ()
+
+
+@pytest.mark.needs("linux")
+def test_output_goes_on_into_a_file_whose_name_says_deleted(world: World) -> None:
+    world.sh("sleep 2001 >'out (deleted)' 2>gone & sleep 0.1; mv gone there; >gone; rm there")
+    world.sh("sleep 2002 >'gone' 2>'twin' & sleep 0.1; rm gone twin; >'gone (deleted)'; >'twin (deleted)'")
+    instant = world.capture()
+    assert instant.artefact is not None
+    first, second = world.backend.commands(instant.artefact)
+    assert (first.stdout_path, first.stderr_path) == (str(world.workspace / "out (deleted)"), "")
+    assert (second.stdout_path, second.stderr_path) == ("", "")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        f"{sys.executable} -c 'import time; time.sleep(2001)' session_holder.py x &",
+        f"{sys.executable} -I -S $PWD/session_holder.py /run/planarian/sessions/x &",
+        f"{sys.executable} -I -S $PWD/session_holder.py HOME/sandboxes/ID/run/sessions/x &",
+    ],
+)
+def test_nobody_passes_for_the_holder_of_a_session(world: World, text: str) -> None:
+    world.execute(Command(("true",), session="main", timeout=30))
+    (world.workspace / "session_holder.py").write_text("import time; time.sleep(2001)")
+    world.sh(text.replace("HOME", str(world.home)).replace("ID", world.spec.id))
+    instant = world.capture()
+    assert instant.artefact is not None
+    assert len(instant.process_list) == 1
+    assert "session_holder.py" in " ".join(instant.process_list[0].argv)
+    assert [gap.subject for gap in instant.gaps if gap.subject.startswith("session ")] == ["session main"]
+    assert len(world.backend.commands(instant.artefact)) == 1
 
 
 def test_sessions_are_named_and_their_jobs_started(world: World) -> None:
