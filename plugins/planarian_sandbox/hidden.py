@@ -5,61 +5,139 @@ from __future__ import annotations
 import glob
 import os
 import pwd
+import re
 from collections.abc import Iterable, Iterator
 
 from planarian_core.errors import ConfigurationError
 from planarian_sandbox.layout import mount_roots
 
 HOME_SECRETS = (
+    # keys and passwords
     ".ssh",
     ".gnupg",
+    ".netrc",
+    ".password-store",
+    ".local/share/keyrings",
+    ".vault-token",
+    ".config/op",
+    ".config/sops",
+    ".config/age",
+    # clouds and clusters
     ".aws",
     ".azure",
     ".boto",
     ".s3cfg",
-    ".docker",
+    ".oci",
     ".kube",
-    ".netrc",
+    ".terraform.d",
+    ".databrickscfg",
+    ".config/gcloud",
+    ".config/doctl",
+    ".config/hcloud",
+    ".config/rclone",
+    # registries of code, packages, images and models
+    ".git-credentials",
+    ".config/git/credentials",
+    ".config/gh",
+    ".config/glab-cli",
+    ".config/hub",
     ".npmrc",
     ".pypirc",
-    ".pgpass",
-    ".my.cnf",
-    ".git-credentials",
-    ".password-store",
-    ".terraform.d",
-    ".vault-token",
+    ".config/pypoetry/auth.toml",
+    ".gem/credentials",
     ".cargo/credentials",
     ".cargo/credentials.toml",
-    ".cache/huggingface/token",
-    ".config/gcloud",
-    ".config/gh",
-    ".config/git/credentials",
-    ".config/hub",
+    ".composer/auth.json",
+    ".m2/settings-security.xml",
+    ".docker",
     ".config/containers/auth.json",
-    ".config/rclone",
-    ".config/openai",
-    ".local/share/keyrings",
-    ".local/share/planarian",
+    ".kaggle",
+    ".huggingface",
+    ".cache/huggingface/token",
+    ".cache/huggingface/stored_tokens",
+    # databases
+    ".pgpass",
+    ".my.cnf",
+    ".mylogin.cnf",
+    # agents, and Planarian's own files of other users
     ".claude",
     ".claude.json",
     ".codex",
     ".gemini",
-    ".gem/credentials",
-    ".composer/auth.json",
-    ".bash_history",
+    ".config/openai",
+    ".config/github-copilot",
+    ".local/share/planarian",
+    # what was typed
+    ".bash_history*",
+    ".zsh_history",
+    ".local/share/fish/fish_history",
+    ".python_history",
+    ".node_repl_history",
+    ".psql_history",
+    ".mysql_history",
+    ".sqlite_history",
+    ".rediscli_history",
+    # browsers and mail
+    ".mozilla",
+    ".thunderbird",
+    ".config/google-chrome",
+    ".config/chromium",
+    ".config/BraveSoftware",
+    ".config/microsoft-edge",
 )
 """Below every home directory. ``.gitconfig`` stays: without it commits have no author."""
 
 SYSTEM_SECRETS = (
+    # passwords and who may become whom
     "/etc/shadow*",
     "/etc/gshadow*",
     "/etc/security/opasswd",
     "/etc/sudoers*",
+    "/etc/krb5.keytab",
+    # private keys
     "/etc/ssh/ssh_host_*",
     "/etc/ssl/private",
-    "/etc/krb5.keytab",
+    "/etc/pki/tls/private",
+    "/etc/letsencrypt",
+    # networks
+    "/etc/wireguard",
+    "/etc/openvpn",
+    "/etc/ipsec.secrets",
+    "/etc/ppp/*-secrets",
+    "/etc/wpa_supplicant",
+    "/etc/NetworkManager/system-connections",
+    # containers, clusters, clouds
     "/etc/docker/key.json",
+    "/etc/kubernetes",
+    "/etc/rancher",
+    "/var/lib/kubelet",
+    "/var/lib/rancher",
+    "/var/lib/docker",
+    "/var/lib/containerd",
+    "/var/lib/containers",
+    "/var/lib/cloud",
+    # what databases and cron keep; their directories stay, for programs inside expect to find them
+    "/etc/mysql/debian.cnf",
+    "/var/lib/postgresql/*",
+    "/var/lib/pgsql/*",
+    "/var/lib/mysql/*",
+    "/var/lib/redis/*",
+    "/var/lib/mongodb/*",
+    "/var/spool/cron/**",
 )
+"""Patterns; ``**`` stands for all files below."""
+
+_SOMETIMES_SECRET = (
+    "~/.config/pip/pip.conf",
+    "~/.pip/pip.conf",
+    "~/.config/uv/uv.toml",
+    "~/.m2/settings.xml",
+    "~/.gradle/gradle.properties",
+    "/etc/pip.conf",
+)
+"""Settings that tools need (where packages come from): hidden only when a password or token is in them."""
+_SECRET = re.compile(rb"://[^/\s\"'@]+@|passw|passphrase|token|secret|credential", re.IGNORECASE)
+_LONGEST_SETTINGS = 1024 * 1024
 
 
 def hidden_paths(homes: Iterable[str], extra: Iterable[str] = ()) -> tuple[str, ...]:
@@ -105,8 +183,10 @@ def below(path: str, ancestor: str) -> bool:
 
 def _system() -> Iterator[str]:
     for pattern in SYSTEM_SECRETS:
-        yield from glob.glob(pattern)
+        found = glob.iglob(pattern, recursive=True, include_hidden=True)
+        yield from (path for path in found if not ("**" in pattern and os.path.isdir(path)))
     yield from ("/etc/shadow", "/etc/gshadow", "/etc/sudoers")
+    yield from (path for path in _SOMETIMES_SECRET if path.startswith("/") and _holds_secret(path))
 
 
 def _personal() -> Iterator[str]:
@@ -118,9 +198,26 @@ def _personal() -> Iterator[str]:
         personal = directory in (own, "/root") or directory.startswith("/home/")
         for name in HOME_SECRETS:
             path = os.path.join(directory, name)
+            if name.endswith("*"):
+                yield from glob.iglob(f"{glob.escape(path[:-1])}*")
+                path = path[:-1]
             # Not there yet but to be hidden when it comes, though not in each of the /bin and /var/mail of a passwd.
             if os.path.lexists(path) or (personal and os.path.isdir(os.path.dirname(path))):
                 yield path
+        settings = (directory + name[1:] for name in _SOMETIMES_SECRET if name.startswith("~"))
+        yield from filter(_holds_secret, settings)
+
+
+def _holds_secret(path: str) -> bool:
+    """Whether a file of settings may hold a secret; one that can't be read counts as if it did."""
+    if not os.path.isfile(path):
+        return False
+    try:
+        with open(path, "rb") as file:
+            content = file.read(_LONGEST_SETTINGS + 1)
+    except OSError:
+        return True
+    return len(content) > _LONGEST_SETTINGS or _SECRET.search(content) is not None
 
 
 def _other_names(path: str) -> Iterator[str]:

@@ -29,7 +29,11 @@ if TYPE_CHECKING:
 NEWTIME, NEWNS, NEWUTS, NEWIPC = 0x80, 0x20000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
 RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
-MASKED_FILES = ("kcore", "keys", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms", "kmsg")
+MASKED_FILES = (
+    *("kcore", "keys", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms", "kmsg"),
+    *("kpageflags", "kpagecount", "kpagecgroup", "vmallocinfo", "slabinfo"),
+)
+"""Of /proc, where they are readable inside. ``iomem`` and ``ioports`` show a sandbox's root nothing but zeros."""
 MASKED_DIRECTORIES = ("acpi", "scsi")
 READ_ONLY = ("bus", "fs", "irq", "sys")
 NODES = ("null", "zero", "full", "random", "urandom", "tty")

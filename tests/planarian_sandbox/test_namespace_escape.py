@@ -12,6 +12,7 @@ import stat
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
 
@@ -177,13 +178,25 @@ def test_credentials_of_a_home_directory(
     for name in (".ssh/id_rsa", ".aws/credentials", ".netrc", ".cargo/credentials.toml", ".config/gh/hosts.yml"):
         (visible / name).parent.mkdir(parents=True, exist_ok=True)
         (visible / name).write_text("the secret")
+    for name in (
+        ".bash_history",
+        ".bash_history-01234.tmp",
+        ".kaggle/kaggle.json",
+        ".mozilla/firefox/a.default/key4.db",
+    ):
+        (visible / name).parent.mkdir(parents=True, exist_ok=True)
+        (visible / name).write_text("the secret")
+    (visible / ".config" / "pip").mkdir()
+    (visible / ".config" / "pip" / "pip.conf").write_text("[global]\nindex-url = https://me:the secret@host/simple\n")
+    (visible / ".config" / "uv").mkdir()
+    (visible / ".config" / "uv" / "uv.toml").write_text("a setting")
     (visible / ".gitconfig").write_text("a setting")
     (visible / ".cargo" / "config.toml").write_text("a setting")
     prepared = backend.prepare(spec)
     box = Sandbox(backend, prepared, backend.start(prepared))
     try:
         assert box.shell("echo $HOME").stdout == f"{visible}\n"
-        assert box.shell("cat ~/.gitconfig ~/.cargo/config.toml").stdout == "a settinga setting"
+        assert box.shell("cat ~/.gitconfig ~/.cargo/config.toml ~/.config/uv/uv.toml").stdout == "a setting" * 3
         assert box.shell("grep -r secret ~").stdout == ""
         backend.stop(prepared, box.live)
         (visible / ".kube").mkdir()
@@ -200,6 +213,43 @@ def test_shadow_files_and_host_keys(sandbox: Sandbox) -> None:
     for path in there:
         assert sandbox.run("cat", path).exit_code != 0
         assert sandbox.run("test", "-e", path).exit_code == 1
+
+
+@root_only
+def test_what_services_of_the_host_keep(backend: NamespaceBackend, spec: SandboxSpec) -> None:
+    """A certificate's key, a crontab, a database's files, all put where they belong on the host."""
+    mark = f"planarian-{os.getpid()}"
+    places = [
+        f"/etc/letsencrypt/{mark}/privkey.pem",
+        f"/var/spool/cron/crontabs/{mark}",
+        f"/var/lib/postgresql/{mark}/base/1",
+        f"/var/lib/docker/{mark}/config.v2.json",
+    ]
+    with ExitStack() as stack:
+        for place in places:
+            stack.callback(_remove_made, _make_file(Path(place)))
+        prepared = backend.prepare(spec)
+        box = Sandbox(backend, prepared, backend.start(prepared))
+        stack.callback(backend.stop, prepared, box.live)
+        for place in places:
+            assert Path(place).read_text() == "the secret"
+            assert box.run("cat", place).exit_code == 1
+            assert box.run("ls", os.path.dirname(place)).stdout == ""
+        # programs find their directories and can make what is theirs
+        assert box.shell("touch /var/spool/cron/crontabs/me; mkdir /var/lib/postgresql/17").exit_code == 0
+
+
+def _make_file(path: Path) -> list[Path]:
+    """Make a file; returns what had to be made for it, the deepest first."""
+    made = [path, *(folder for folder in path.parents if not folder.exists())]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("the secret")
+    return made
+
+
+def _remove_made(made: list[Path]) -> None:
+    for path in made:
+        path.rmdir() if path.is_dir() else path.unlink()
 
 
 def test_the_home_and_other_layers_are_out_of_sight(
@@ -262,12 +312,22 @@ def test_proc_sys_is_read_only(sandbox: Sandbox) -> None:
 
 
 def test_masked_files_of_proc(sandbox: Sandbox) -> None:
-    masked = [name for name in ("kcore", "keys", "timer_list", "kallsyms", "sysrq-trigger") if _in_proc(name)]
+    names = ("kcore", "keys", "timer_list", "kallsyms", "sysrq-trigger", "kpageflags", "kpagecount", "kpagecgroup")
+    masked = [name for name in (*names, "vmallocinfo", "slabinfo") if _in_proc(name)]
     assert masked, "the host has none of them"
     for name in masked:
         code = "import os, sys; s = os.stat(sys.argv[1]); print(os.major(s.st_rdev), os.minor(s.st_rdev))"
         assert python(sandbox, code, f"/proc/{name}").stdout == "1 3\n"
         assert sandbox.run("cat", f"/proc/{name}").stdout == ""
+
+
+@pytest.mark.parametrize("name", ["iomem", "ioports"])
+def test_addresses_of_the_host_are_zeros(sandbox: Sandbox, name: str) -> None:
+    host = Path("/proc", name).read_text()
+    assert not ROOT or set(host) & set("123456789"), "root sees them on the host"
+    ranges = [line.split(" : ")[0] for line in sandbox.run("cat", f"/proc/{name}").stdout.splitlines()]
+    assert len(ranges) == len(host.splitlines())
+    assert not set("".join(ranges)) - set(" 0-")
 
 
 def _in_proc(name: str) -> bool:

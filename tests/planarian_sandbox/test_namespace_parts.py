@@ -95,6 +95,27 @@ def test_hidden_paths_resolve_links(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert "/etc/shadow" in found
 
 
+@pytest.mark.parametrize(
+    ("text", "hidden"),
+    [
+        ("[global]\nindex-url = https://me:word@host/simple\n", True),
+        ("[global]\nextra-index-url =\n  https://a/simple\n  https://token@host/simple\n", True),
+        ("<settings><server><password>x</password></server></settings>", True),
+        ("\0" * (1024 * 1024 + 1), True),
+        ("[global]\nindex-url = https://host/simple\ncert = /etc/ssl/certs/ca.crt\n", False),
+        ("", False),
+    ],
+)
+def test_settings_are_hidden_only_with_a_secret_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, hidden: bool
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / ".pip").mkdir()
+    (tmp_path / ".pip" / "pip.conf").write_text(text)
+    os.mkfifo(tmp_path / ".m2")
+    assert (str(tmp_path / ".pip" / "pip.conf") in hidden_paths([])) is hidden
+
+
 @pytest.mark.parametrize("path", ["relative", "/", "/etc/.."])
 def test_a_hidden_path_must_be_absolute(path: str) -> None:
     with pytest.raises(ConfigurationError):
