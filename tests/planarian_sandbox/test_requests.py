@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
-import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -18,10 +16,18 @@ import pytest
 
 import planarian_sandbox
 from planarian_core.interfaces import AgentReply, AgentRequest, RequestHandler
+from planarian_core.testing.sandbox import until
 from planarian_sandbox.inside import Inside
 from planarian_sandbox.request_listener import LISTENING, REQUESTS, RequestListener, program
 
 CLIENT = Path(planarian_sandbox.__file__).with_name("request_client.py")
+LISTEN = """
+import sys, time
+from planarian_sandbox.inside import Inside
+from planarian_sandbox.request_listener import RequestListener
+with Inside.of_path(sys.argv[1]) as place, RequestListener(place, "c1", lambda *_: None, print):
+    time.sleep(60)
+"""
 FORGED = "any.1.aaaaaaaaaaaa"
 
 
@@ -57,9 +63,8 @@ def ask(
 ) -> tuple[int, bytes, bytes]:
     """Run the client while the listener looks."""
     with client(place, *argv, call=call) as process:
-        while process.poll() is None:
-            listener.look()
-            time.sleep(0.005)
+        if not until(lambda: listener.look() or process.poll() is not None):
+            process.kill()
         out, err = process.communicate()
         return process.returncode, out, err
 
@@ -96,9 +101,10 @@ def test_the_command_takes_any_place_and_any_words(place: Path) -> None:
 
     with listener(place, note) as open_listener:
         process = subprocess.Popen([str(command), "it's", "$HOME", "*"], stdout=subprocess.DEVNULL)
-        while process.poll() is None:
-            open_listener.look()
-            time.sleep(0.005)
+        answered = until(lambda: open_listener.look() or process.poll() is not None)
+        process.kill()
+        process.wait()
+    assert answered
     assert seen == [("it's", "$HOME", "*")]
 
 
@@ -132,23 +138,20 @@ def test_nobody_listens(place: Path) -> None:
 def test_a_listener_that_leaves_without_an_answer(place: Path) -> None:
     with listener(place, refuse):
         process = client(place, "log")
-        while not any(name.endswith(".request") for name in names(place)):
-            time.sleep(0.005)
+        asked = until(lambda: any(name.endswith(".request") for name in names(place)))
     with process:
         assert process.wait(20) == 69
+    assert asked
     assert names(place) == []
 
 
 def test_a_killed_listener_is_none(place: Path) -> None:
-    child = os.fork()
-    if child == 0:
-        with contextlib.suppress(BaseException), listener(place, refuse, "c1"):
-            time.sleep(60)
-        os._exit(1)
-    while not names(place):
-        time.sleep(0.005)
-    os.kill(child, signal.SIGKILL)
-    os.waitpid(child, 0)
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    with subprocess.Popen([sys.executable, "-c", LISTEN, str(place)], env=env) as killed:
+        heard = until(lambda: bool(names(place)))
+        killed.kill()
+    assert heard
+    assert names(place) == ["c1"]
     with client(place, "log") as process:
         assert process.wait(20) == 69
     with listener(place, echo, "c2") as open_listener:
@@ -158,11 +161,12 @@ def test_a_killed_listener_is_none(place: Path) -> None:
 
 def test_an_answer_that_ends_the_call(place: Path) -> None:
     with listener(place, lambda _: AgentReply(ends_call=True)) as open_listener, client(place, "rollback") as process:
-        while not open_listener.look():
-            time.sleep(0.005)
-        assert open_listener.ended
-        assert process.poll() is None
+        ended = until(open_listener.look)
+        waiting = process.poll() is None
         process.kill()
+        assert ended
+        assert waiting
+        assert open_listener.ended
 
 
 @pytest.mark.parametrize("pid", ["1", "0", "-1", "", "x", "\u0661", "9" * 5000, "99999999"])
