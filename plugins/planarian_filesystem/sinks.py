@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import fcntl
 import hashlib
 import os
 import secrets
 import shutil
+from pathlib import Path
 from typing import Protocol
 
 from planarian_filesystem import host
 from planarian_filesystem.store import CLONE_FROM, Store, write_new
 
+_PREFIX = "deposit-"
 _FLUSH_BLOBS = 8192
 _FLUSH_BYTES = 512 * 1024 * 1024
 
@@ -32,7 +35,9 @@ class Sink(Protocol):
 
 
 class Deposit:
-    """What one capture adds; a context that holds the store's lock. What was not published is dropped at its end."""
+    """What one capture adds; a context that holds the store's lock. What was not published is dropped at its end, or,
+    when the process was killed, by the next.
+    """
 
     def __init__(self, store: Store) -> None:
         self.store = store
@@ -44,9 +49,12 @@ class Deposit:
 
     def __enter__(self) -> Deposit:
         self.store.make()
-        self._stack.enter_context(self.store.locked())
-        self._directory = self.store.pending / f"deposit-{secrets.token_hex(8)}"
-        self._directory.mkdir(mode=0o700)
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(self.store.locked())
+            _sweep(self.store.pending)
+            self._directory, held = _make_private(self.store.pending)
+            stack.callback(os.close, held)
+            self._stack = stack.pop_all()
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -140,6 +148,43 @@ class Comparison:
 
     def read_tree(self, digest: str) -> bytes:
         return self.trees.get(digest) or self.store.read(digest)
+
+
+def _make_private(pending: Path) -> tuple[Path, int]:
+    """A new deposit directory, and the lock on it: its owner is alive as long as somebody holds that."""
+    while True:
+        path = pending / f"{_PREFIX}{secrets.token_hex(8)}"
+        path.mkdir(mode=0o700)
+        held = _lock(path, fcntl.LOCK_SH)
+        if held is not None:
+            return path, held
+        # it had no lock yet, and another capture has taken it for a dead process's
+
+
+def _sweep(pending: Path) -> None:
+    """Remove the deposits of dead processes: those that nobody has locked. What can't be told or removed stays."""
+    for name in os.listdir(pending):
+        if name.startswith(_PREFIX):
+            with contextlib.suppress(OSError):
+                held = _lock(pending / name, fcntl.LOCK_EX)
+                if held is not None:
+                    shutil.rmtree(pending / name, ignore_errors=True)
+                    os.close(held)
+
+
+def _lock(path: Path, mode: int) -> int | None:
+    """Lock a deposit directory; None when it is locked otherwise, or gone."""
+    with contextlib.ExitStack() as stack:
+        try:
+            held = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+            stack.callback(os.close, held)
+            fcntl.flock(held, mode | fcntl.LOCK_NB)
+            if not os.path.samestat(os.fstat(held), os.stat(path)):
+                return None
+        except (BlockingIOError, FileNotFoundError):
+            return None
+        stack.pop_all()
+        return held
 
 
 def _fsync(path: str) -> None:

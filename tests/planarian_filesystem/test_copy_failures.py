@@ -233,6 +233,11 @@ else:
 """
 
 
+def deposits(home: Path) -> list[str]:
+    """What captures have begun to store."""
+    return [name for name in os.listdir(home / "store" / "pending") if name.startswith("deposit-")]
+
+
 def killed_after(operations: int, home: Path, layer: Layer, reference: str = "") -> bool:
     """Capture, or restore ``reference``, in a process that dies (SIGKILL) at its Nth file operation; True if it did."""
     arguments = [sys.executable, "-c", CHILD, str(home), str(layer.path), reference, str(operations)]
@@ -255,14 +260,17 @@ def test_a_killed_capture_loses_nothing(backend: CopyBackend, layer: Layer, home
     kept = backend.capture(layer, "sp-1")
     wreck(layer.path)
     description = describe(layer.path)
-    deaths = 0
+    deaths = left = 0
     for point in points():
         if not killed_after(point, home, layer):
             break
         deaths += 1
+        left += len(deposits(home))
         backend.prepare(layer)  # as the next snapshot does: gives back modes that the dead process had widened
         assert_same(describe(layer.path), description)
+        assert deposits(home) == []
     assert deaths > 5
+    assert left, "no kill left anything that was to be swept"
     backend.collect()
     again = backend.capture(layer, "sp-3")
     backend.verify(again)

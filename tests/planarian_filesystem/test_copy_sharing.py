@@ -16,6 +16,8 @@ from planarian_core.model import Artefact, Domain
 from planarian_core.testing.filesystem import fill, wreck
 from planarian_core.testing.oracle import assert_same, describe
 from planarian_filesystem.copy import CopyBackend
+from planarian_filesystem.sinks import Deposit
+from planarian_filesystem.store import Store
 
 
 def stored(home: Path) -> int:
@@ -74,6 +76,50 @@ def test_what_dead_captures_left_is_swept(backend: CopyBackend, layer: Layer, ho
     (left / ("0" * 64)).write_bytes(b"x" * 1000)
     assert backend.collect() >= 1000
     assert not left.exists()
+
+
+DEPOSITS = """
+import sys
+from pathlib import Path
+from planarian_filesystem.sinks import Deposit
+from planarian_filesystem.store import Store
+
+store = Store(Path(sys.argv[1]) / "store")
+for number in range(150):
+    with Deposit(store) as deposit:
+        deposit.put(f"{sys.argv[2]} {number}".encode())
+        deposit.publish()
+"""
+
+
+def test_nobody_sweeps_what_the_living_store(backend: CopyBackend, home: Path) -> None:
+    """Captures of several processes and of one, begun at the same time, and leftovers among them."""
+    assert backend.probe().available
+    store = Store(home / "store")
+    with Deposit(store) as first:
+        digests = [first.put(b"first")]
+        workers = [subprocess.Popen([sys.executable, "-c", DEPOSITS, str(home), str(n)]) for n in range(3)]
+        for number in range(100):
+            (store.pending / f"deposit-left{number}").mkdir(exist_ok=True)
+            with Deposit(store) as second:
+                digests.append(second.put(b"second %d" % number))
+                second.publish()
+        assert [worker.wait(timeout=60) for worker in workers] == [0, 0, 0]
+        first.publish()
+    assert [store.size(digest) is not None for digest in digests] == [True] * 101
+    with Deposit(store):
+        assert len(os.listdir(store.pending)) == 1
+    assert os.listdir(store.pending) == []
+
+
+def test_a_strange_thing_among_deposits_hinders_nobody(backend: CopyBackend, layer: Layer, home: Path) -> None:
+    assert backend.probe().available
+    pending = home / "store" / "pending"
+    (pending / "deposit-file").write_text("")
+    (pending / "deposit-link").symlink_to(layer.path)
+    (layer.path / "file").write_text("x")
+    backend.verify(backend.capture(layer, "sp-1"))
+    assert (layer.path / "file").read_text() == "x"
 
 
 WORKER = """
