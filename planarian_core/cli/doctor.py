@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import platform
 import shutil
 from contextlib import suppress
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from planarian_core.plugin_manager import PluginManager
     from planarian_core.runtime import Planarian
 
+_MOST_NAMES = 8
 _KINDS: tuple[BackendKind, ...] = ("sandbox", "filesystem", "process")
 
 
@@ -63,7 +65,8 @@ def doctor(as_json: JsonOption = False) -> None:
     """Say what works on this host, and what mends the rest.
 
     Every backend with the reason why it is not available and the command that mends it; the home, the registry,
-    broken plugins, and what was recovered. The exit code is 0 when there is a default of each kind.
+    broken plugins, what was recovered, and what lies in the home but is unknown to the registry. The exit code is 0
+    when there is a default of each kind.
 
     \b
     Example:
@@ -93,11 +96,46 @@ def doctor(as_json: JsonOption = False) -> None:
     raise typer.Exit(code)
 
 
+def _leftovers(planarian: Planarian) -> list[str]:
+    """What lies in the home and belongs to nothing in the registry: that was lost, or put back from an older copy."""
+    parts = {part: _names(planarian.home / part) for part in ("sandboxes", "statepoints", "origins")}
+    # only now: what is being made is entered into the registry before its folder is made
+    records = planarian.registry.sandboxes()
+    known = {
+        "sandboxes": {record.id for record in records},
+        "statepoints": {statepoint.id for statepoint in planarian.registry.statepoints()},
+        "origins": {Path(record.spec.origin).name for record in records if record.spec.origin},
+    }
+    problems = []
+    for part, names in parts.items():
+        folder = planarian.home / part
+        left = sorted(name for name in names - known[part] if os.path.lexists(folder / name))
+        if not left:
+            continue
+        shown = ", ".join(left[:_MOST_NAMES]) + (
+            f" and {len(left) - _MOST_NAMES} more" if len(left) > _MOST_NAMES else ""
+        )
+        running = " (end first what still runs of a sandbox: pgrep -f ID)" if part == "sandboxes" else ""
+        problems.append(
+            f"the registry doesn't know what lies in {folder}: {shown}. "
+            f"Put back the registry that does, or remove them{running}: rm -r {folder}/ID"
+        )
+    return problems
+
+
+def _names(folder: Path) -> set[str]:
+    try:
+        return set(os.listdir(folder))
+    except FileNotFoundError:
+        return set()
+
+
 def _examine(report: Report, planarian: Planarian) -> None:
     report.home, report.registry = str(planarian.home), str(planarian.registry.path)
     report.sandboxes = len(planarian.registry.sandboxes())
     report.recovered = [recovered_words(done) for done in planarian.recovered]
     report.unfinished = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
+    report.problems += _leftovers(planarian)
     _examine_host(report, planarian.plugins, planarian.config)
 
 

@@ -63,6 +63,37 @@ def test_doctor_tells_what_it_recovered(process: Any) -> None:
     assert recovered[0].startswith(f"a snapshot of {sandbox} had been cut off: ")
 
 
+def test_doctor_names_what_the_registry_does_not_know(cli: Any) -> None:
+    sandbox = cli("new")
+    statepoint = cli("snapshot")
+    fork = cli("fork", statepoint)
+    assert cli.json("doctor")["problems"] == []
+    for part, name in (("sandboxes", "sb-left"), ("statepoints", "sp-left"), ("origins", "sb-left")):
+        (cli.home / part / name).mkdir(parents=True)
+    report = cli.json("doctor")
+    assert not report["ok"]
+    assert [problem.split(". ")[0] for problem in report["problems"]] == [
+        f"the registry doesn't know what lies in {cli.home}/sandboxes: sb-left",
+        f"the registry doesn't know what lies in {cli.home}/statepoints: sp-left",
+        f"the registry doesn't know what lies in {cli.home}/origins: sb-left",
+    ]
+    assert all(f"rm -r {cli.home}/" in problem for problem in report["problems"])
+    assert f"{cli.home}/statepoints: sp-left" in cli("doctor")
+    cli("rm", fork, "--yes")
+    cli("rm", sandbox, "--yes")
+    for part in ("sandboxes", "statepoints", "origins"):
+        assert [path.name[3:] for path in (cli.home / part).iterdir()] == ["left"]
+
+
+def test_doctor_after_the_registry_was_lost(cli: Any) -> None:
+    made = [cli("new") for _ in range(10)]
+    for path in cli.home.glob("registry.sqlite*"):
+        path.unlink()
+    problems = cli.json("doctor")["problems"]
+    assert ", ".join(sorted(made)[:8]) + " and 2 more" in problems[0]
+    assert "pgrep" in problems[0]
+
+
 # --- commands of plugins ---
 
 GREET = (
