@@ -22,6 +22,7 @@ from planarian_core.interfaces import Instant, RunningSandbox
 from planarian_core.model import Artefact, Command, CommandResult, LiveSandbox, SandboxSpec
 from planarian_process.respawn import RespawnBackend
 from planarian_sandbox.directory import DirectoryBackend
+from planarian_sandbox.namespace import NamespaceBackend
 
 
 class World:
@@ -332,6 +333,32 @@ def test_another_users_process_is_started_as_that_user(world: World) -> None:
     world.restart(instant.artefact)
     assert eventually(lambda: world.pids("sleep", "2001"))
     assert psutil.Process(world.pids("sleep", "2001")[0]).uids().real == 65534
+
+
+@pytest.mark.needs("namespaces")
+def test_names_and_sessions_inside_a_namespace(criu_home: Path, criu_spec: SandboxSpec) -> None:
+    """Programs and links that are only there inside; a session's holder as it runs there, and a false one."""
+    host, backend, images = NamespaceBackend(criu_home), RespawnBackend(criu_home), criu_home / "images"
+    images.mkdir()
+    spec = host.prepare(criu_spec)
+    live = host.start(spec)
+    try:
+        script = """cp $(command -v sleep) /opt/server; ln -s /opt/server /usr/local/bin/other
+        bash -c 'exec -a touch /opt/server 2001' & other 2002 &
+        cd /run/planarian; python3 -c 'import time; time.sleep(2003)' session_holder.py sessions/x & sleep 0.5"""
+        assert host.execute(spec, live, Command(("bash", "-c", script), timeout=60)).exit_code == 0
+        host.execute(spec, live, Command(("cd /",), session="main", timeout=60))
+        running = RunningSandbox(spec, live, lambda: host.tasks(spec, live))
+        with backend.instant(running, images) as instant:
+            pass
+    finally:
+        host.stop(spec, live)
+    assert instant.artefact is not None
+    assert [command.argv[0] for command in backend.commands(instant.artefact)] == ["other", "python3"]
+    assert [info.argv[0] for info in instant.process_list] == ["touch", "other", "python3"]
+    reasons = {gap.subject.partition(" ")[2]: gap.reason for gap in instant.gaps}
+    assert "its name isn't its program (/opt/server)" in reasons["touch 2001"]
+    assert [subject for subject in reasons if subject in ("main", "x")] == ["main"]
 
 
 @pytest.mark.needs("namespaces")
