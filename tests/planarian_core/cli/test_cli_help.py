@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import re
 import shlex
 import subprocess
@@ -67,7 +68,8 @@ def test_remedies_name_commands_that_exist() -> None:
     """An error's next step is a command of ours, with options that it has."""
     root = Path(planarian_core.__file__).parent
     named = set()
-    for source in (*root.rglob("*.py"), *root.parent.glob("**/planarian_*/*.py")):
+    others = (root.parent.glob(f"{folder}planarian_*/*.py") for folder in ("", "plugins/", "integrations/"))
+    for source in (*root.rglob("*.py"), *itertools.chain(*others)):
         named |= set(re.findall(r"remedy=f?[\"'][^\"']*?planarian ([a-z]+)", source.read_text()))
     assert named >= {"log", "new", "recover", "rollback"}
     assert named - set(GROUP.commands) == set()
