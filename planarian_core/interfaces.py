@@ -277,6 +277,19 @@ class NamesPaths(Protocol):
         """The name inside of a path relative to the layer; None for what is Planarian's own."""
 
 
+@runtime_checkable
+class EndsAbandonedCalls(Protocol):
+    """A sandbox backend that tells calls whose runtime was killed: their commands run on, and nobody waits for them."""
+
+    def end_abandoned_calls(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """End them with their trees; returns how many there were. The caller holds the exclusive lock, so no runtime
+        waits for any call. What calls left behind that ended, and detached commands, run on.
+
+        Raises:
+            SandboxError: one of them can't be ended.
+        """
+
+
 # --- processes -----------------------------------------------------------------------------------------------------
 
 

@@ -18,9 +18,10 @@ from pathlib import Path
 from typing import NoReturn
 
 from planarian_core import context, coverage, lineage
-from planarian_core.errors import CaptureError, CompensationError, PlanarianError, RestoreError
+from planarian_core.errors import CaptureError, CompensationError, PlanarianError, RestoreError, SandboxError
 from planarian_core.faults import reach
 from planarian_core.interfaces import (
+    EndsAbandonedCalls,
     Instant,
     NamesPaths,
     Prehashing,
@@ -100,6 +101,8 @@ class StatepointManager:
         """
         if request.name:
             lineage.check_name(request.name, self.registry.statepoints(record.id))
+        if not request.in_flight:
+            self._end_abandoned_calls(record)
         statepoint = Statepoint(
             id=new_id("sp"),
             sandbox_id=record.id,
@@ -122,6 +125,21 @@ class StatepointManager:
         reach("snapshot.committed")
         self.plugins.notify("planarian_statepoint_committed", sandbox=record, statepoint=committed)
         return committed
+
+    def _end_abandoned_calls(self, record: SandboxRecord) -> None:
+        """A statepoint is of a boundary between calls (guarantee 2), also where a runtime was killed in a call."""
+        backend = self.plugins.sandbox(record.spec.backend)
+        if not isinstance(backend, EndsAbandonedCalls) or not self.sandboxes.running(record):
+            return
+        assert record.live is not None
+        try:
+            backend.end_abandoned_calls(record.spec, record.live)
+        except SandboxError as error:
+            raise CaptureError(
+                f"a tool call whose runtime was killed can't be ended: {error.message}",
+                state=f"no statepoint was begun; {error.state}",
+                remedy=error.remedy,
+            ) from error
 
     def snapshot_anyway(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint:
         """A snapshot that nobody asked for by itself: where processes can't be captured, of files alone, said so.

@@ -9,6 +9,7 @@ runtimes; what they write after their call is dropped, unless they were given a 
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import platform
@@ -28,8 +29,8 @@ from planarian_sandbox.directory_run import RunFolder
 from planarian_sandbox.directory_tasks import Tasks, end
 from planarian_sandbox.identity import boot_id
 from planarian_sandbox.inside import Inside, tampering
-from planarian_sandbox.request_listener import RequestListener
-from planarian_sandbox.session_client import SessionClient
+from planarian_sandbox.request_listener import RequestListener, abandoned_calls, forget_abandoned_calls
+from planarian_sandbox.session_client import SessionClient, end_left_in_sessions
 
 
 class DirectoryBackend:
@@ -98,6 +99,25 @@ class DirectoryBackend:
             if sink is not None:
                 sink("stderr", message.encode("utf-8", "replace"))
             return CommandResult(failure.exit_code, "", message, 0.0)
+
+    def end_abandoned_calls(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """End calls whose runtime was killed; see :class:`planarian_core.interfaces.EndsAbandonedCalls`."""
+        run, tasks = RunFolder(spec), _tasks(spec, live)
+        with contextlib.ExitStack() as stack:
+            try:
+                place = stack.enter_context(Inside.of_path(str(run.path)))
+                calls = abandoned_calls(place)
+            except OSError:
+                return 0
+            if calls:
+                with contextlib.suppress(OSError), place.directory("sessions") as sessions:
+                    end_left_in_sessions(sessions, calls, lambda name: end(lambda: tasks.of_session(name)))
+                end(lambda: tasks.of_calls(*calls))
+                with contextlib.suppress(OSError):
+                    for call in calls:
+                        (run.calls / f"{call}.in").unlink(missing_ok=True)
+                    forget_abandoned_calls(place, calls)
+            return len(calls)
 
     def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:
         return _tasks(spec, live).all()
@@ -171,5 +191,5 @@ def _in_session(
     with directory:
         result = SessionClient(directory, start_holder, lock, end_session).run(command, sink, look, call)
     if result.timed_out or result.exit_code == 137:
-        end(lambda: tasks.of_call(call))
+        end(lambda: tasks.of_calls(call))
     return result

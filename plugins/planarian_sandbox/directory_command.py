@@ -249,7 +249,7 @@ def _follow(
 def _end_call(tasks: Tasks, process: subprocess.Popen[bytes], call: str) -> None:
     """End the whole tree; the command itself in any case, even where its mark can't be read."""
     try:
-        end(lambda: tasks.of_call(call))
+        end(lambda: tasks.of_calls(call))
     finally:
         process.kill()
         process.wait()

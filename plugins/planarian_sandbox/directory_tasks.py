@@ -49,12 +49,12 @@ class Tasks:
         found = {pid for pid in reversed(psutil.pids()) if self._mark in _marks(pid) or _session(pid) in sessions}
         return _alive(_with_descendants(found))
 
-    def of_call(self, call: str) -> tuple[int, ...]:
-        """What a call started."""
-        mark = f"PLANARIAN_CALL={call}".encode()
-        found = {pid for pid in self.all() if mark in _marks(pid)}
+    def of_calls(self, *calls: str) -> tuple[int, ...]:
+        """What calls started."""
+        marks = {f"PLANARIAN_CALL={call}".encode() for call in calls}
+        found = {pid for pid in self.all() if not marks.isdisjoint(_marks(pid))}
         if self._group:
-            found |= cgroups.members(os.path.join(self._group, f"call-{call}"))
+            found.update(*(cgroups.members(os.path.join(self._group, f"call-{call}")) for call in calls))
         return _alive(_with_descendants(found))
 
     def of_session(self, name: str) -> tuple[int, ...]:

@@ -6,7 +6,7 @@ import os
 import select
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 
@@ -172,15 +172,22 @@ def descendants(pid: int) -> set[int]:
 def end_below(root: int, namespace: int, patience: float = 5.0) -> bool:
     """End ``root`` and all below it; only processes of the pid namespace ``namespace`` are touched.
 
-    First everything is stopped, until no new process shows up, so that nothing can fork away; then it is killed.
     True when nothing of it is left after ``patience`` seconds.
+    """
+    return end_found(lambda: {root} | descendants(root), namespace, patience)
+
+
+def end_found(find: Callable[[], set[int]], namespace: int, patience: float) -> bool:
+    """As :func:`end_below`, for all host pids that ``find`` gives.
+
+    First everything is stopped, until no new process shows up, so that nothing can fork away; then it is killed.
     """
     deadline = time.monotonic() + patience
     handles: dict[int, int] = {}
     seen: set[int] = set()
     try:
         while time.monotonic() < deadline:
-            fresh = ({root} | descendants(root)) - seen
+            fresh = find() - seen
             if not fresh:
                 break
             seen |= fresh

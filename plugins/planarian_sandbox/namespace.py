@@ -20,6 +20,7 @@ from planarian_core.interfaces import (
 )
 from planarian_core.model import Command, CommandResult, LiveSandbox, Network, SandboxSpec
 from planarian_sandbox import cgroups
+from planarian_sandbox.abandoned import end_abandoned_calls
 from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame, forget_calls
 from planarian_sandbox.command_check import check_command
@@ -105,7 +106,8 @@ class NamespaceBackend:
         if command.session:
             with running_init(live) as init:
                 return run_in_session(self._home, spec, live, init, command, partial(_frame, spec), sink, requests)
-        with running_init(live) as init, Call(live, init) as call, contextlib.ExitStack() as stack:
+        # The listener goes last: while anything of the call may run, its file tells to whom that belongs.
+        with running_init(live) as init, contextlib.ExitStack() as stack, Call(live, init) as call:
             frame = _frame(spec, command, call.id)
             listener = None
             if requests is not None and not command.detach:
@@ -127,6 +129,10 @@ class NamespaceBackend:
                 timed_out=timed_out,
                 truncated=out.truncated or err.truncated,
             )
+
+    def end_abandoned_calls(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """End calls whose runtime was killed; see :class:`planarian_core.interfaces.EndsAbandonedCalls`."""
+        return end_abandoned_calls(live)
 
     def tasks(self, spec: SandboxSpec, live: LiveSandbox) -> tuple[int, ...]:
         """Host pids of all its processes, the init first; empty when it is gone."""

@@ -11,7 +11,7 @@ import fcntl
 import os
 import re
 import shlex
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from planarian_core.errors import SandboxError
 from planarian_core.interfaces import AgentReply, AgentRequest, RequestHandler
@@ -20,6 +20,7 @@ from planarian_sandbox.inside import Inside, tampering
 REQUESTS = "requests"
 LISTENING = "listening"
 _REQUEST = re.compile(r"([0-9a-zA-Z]{1,32})\.[0-9]{1,10}\.[0-9a-f]{12}\.request")
+_CALL = re.compile(r"[0-9a-f]{16}")
 _PID = re.compile(r"[0-9]{1,10}")
 _REQUEST_LIMIT = 256 * 1024
 _REPLY_LIMIT = 16 * 1024 * 1024
@@ -52,6 +53,7 @@ class RequestListener:
         self._call_id = call_id
         self._requester = requester
         self._handler = handler
+        self._abandoned: set[str] = set()
         self.ended = False
 
     def __enter__(self) -> RequestListener:
@@ -68,7 +70,7 @@ class RequestListener:
             self._listening.remove(self._call_id)
 
     def _announce(self) -> int:
-        """Make this call's file and lock it; again where another call swept it in between, or a process inside was
+        """Make this call's file and lock it; again where another call just looked at it, or a process inside was
         faster to lock it.
         """
         for _ in range(_ANNOUNCEMENTS):
@@ -88,15 +90,15 @@ class RequestListener:
         )
 
     def _sweep(self) -> None:
-        """Remove the files of calls whose runtime was killed: nobody holds their lock."""
-        for name in list(self._listening.names(_NAMES)):
-            with contextlib.suppress(OSError):
-                descriptor = self._listening.open_regular(name)
-                try:
-                    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        """Know the calls whose runtime was killed, and remove what can't be of a call. The files of the former stay
+        until the calls have been ended (:func:`abandoned_calls`).
+        """
+        for name in _unlocked(self._listening):
+            if _CALL.fullmatch(name):
+                self._abandoned.add(name)
+            else:
+                with contextlib.suppress(OSError):
                     self._listening.remove(name)
-                finally:
-                    os.close(descriptor)
 
     def look(self) -> bool:
         """Answer what is waiting; True when an answer ends the call."""
@@ -112,7 +114,7 @@ class RequestListener:
     def _is_ours(self, call_id: str) -> bool:
         if call_id == self._call_id:
             return True
-        others = set(self._listening.names(_NAMES))
+        others = set(self._listening.names(_NAMES)) - self._abandoned
         return call_id not in others and min(others, default=self._call_id) == self._call_id
 
     def _answer(self, name: str) -> bool:
@@ -137,3 +139,32 @@ class RequestListener:
         with tampering("A request can't be answered"):
             self._requests.replace(name.removesuffix("request") + "reply", b"\0".join(parts), 0o600, owner)
         return False
+
+
+def abandoned_calls(place: Inside) -> set[str]:
+    """IDs of the calls whose runtime was killed; a sandbox can add some that never were.
+
+    Only under the sandbox's exclusive lock: a call that just begins has a file before it has its lock.
+    """
+    with place.directory(LISTENING) as listening:
+        return {name for name in _unlocked(listening) if _CALL.fullmatch(name)}
+
+
+def forget_abandoned_calls(place: Inside, calls: set[str]) -> None:
+    """Remove the files of those calls, once they have been ended."""
+    with place.directory(LISTENING) as listening:
+        for name in calls:
+            with contextlib.suppress(OSError):
+                listening.remove(name)
+
+
+def _unlocked(listening: Inside) -> Iterator[str]:
+    """Names of the regular files that nobody holds the lock of."""
+    for name in list(listening.names(_NAMES)):
+        with contextlib.suppress(OSError):
+            descriptor = listening.open_regular(name)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_SH | fcntl.LOCK_NB)
+            finally:
+                os.close(descriptor)
+            yield name

@@ -13,8 +13,9 @@ import re
 import secrets
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import NoReturn
 
 from planarian_core.errors import SandboxError
@@ -29,6 +30,8 @@ ENDING_TIME = 10.0
 """Seconds that a holder has to end a command before it counts as lost."""
 _REPLY = re.compile(rb"(\d{1,3}) (alive|ended|killed)\n")
 _VARIABLE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+_SESSION = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_SESSIONS = 200
 _OURS = re.compile(r"[A-Za-z0-9_-]{1,64}\.(sh|in|out|err|1|2|rc|rc\.new|code\..{1,20})")
 
 
@@ -75,7 +78,7 @@ class SessionClient:
             try:
                 return self._call(name, command, sink, look, started)
             except BaseException:
-                self._abandon(name)
+                self._abandon(name, time.monotonic() + ENDING_TIME)
                 raise
             finally:
                 self._clear()
@@ -205,11 +208,19 @@ class SessionClient:
             pause = 0.0005 if any(moved) else min(pause * 1.5, 0.02)
             time.sleep(pause)
 
-    def _abandon(self, name: str) -> None:
+    def end_left(self, calls: Collection[str], deadline: float) -> None:
+        """End the command that runs now when it is one of ``calls``: its caller was killed. The session lives on, but
+        is ended when the command hasn't by ``deadline``.
+        """
+        name = (self._read("busy", 100) or b"").decode("ascii", "replace").rstrip("\n")
+        if name in calls:
+            self._abandon(name, deadline)
+            self._clear()
+
+    def _abandon(self, name: str, deadline: float) -> None:
         """The caller gives up: the command must not run on."""
         with contextlib.suppress(OSError):
             self._tell("interrupt", name.encode())
-            deadline = time.monotonic() + ENDING_TIME
             while self._read("busy", 100) == name.encode() + b"\n":
                 if time.monotonic() > deadline or not self._tell("", b""):
                     self._end()
@@ -252,6 +263,15 @@ class SessionClient:
             for name in filter(_OURS.fullmatch, list(self._directory.names(1000))):
                 with contextlib.suppress(OSError):
                     self._directory.remove(name)
+
+
+def end_left_in_sessions(sessions: Inside, calls: Collection[str], end: Callable[[str], None]) -> None:
+    """End what runs of ``calls`` in the sessions below the directory ``sessions``; ``end`` ends a session by name."""
+    deadline = time.monotonic() + ENDING_TIME
+    for name in filter(_SESSION.fullmatch, list(sessions.names(_SESSIONS))):
+        with contextlib.suppress(OSError), sessions.directory(name) as directory:
+            client = SessionClient(directory, launch=lambda: None, lock="", end=partial(end, name))
+            client.end_left(calls, deadline)
 
 
 def shell_text(command: Command) -> bytes:

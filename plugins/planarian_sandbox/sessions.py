@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from planarian_sandbox.identity import end_below, inside_chain, namespace_pids, 
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.layout import RUNTIME, inside_python
 from planarian_sandbox.request_listener import RequestListener
-from planarian_sandbox.session_client import SessionClient
+from planarian_sandbox.session_client import SessionClient, end_left_in_sessions
 
 _HOLDER = f"{RUNTIME}/session_holder.py"
 
@@ -61,6 +62,13 @@ def listening(live: LiveSandbox, call_id: str, handler: RequestHandler) -> Itera
         place = root.directory(RUNTIME.lstrip("/"))
     with place, RequestListener(place, call_id, partial(inside_chain, live.init_pid), handler) as listener:
         yield listener
+
+
+def end_left(live: LiveSandbox, root: Inside, calls: Collection[str]) -> None:
+    """End what runs of ``calls`` in sessions of a running sandbox, by its root directory."""
+    directory = f"{RUNTIME}/sessions"
+    with contextlib.suppress(OSError), root.directory(directory.lstrip("/")) as sessions:
+        end_left_in_sessions(sessions, calls, lambda name: _end(live, f"{directory}/{name}"))
 
 
 def forget_sessions(home: Path, sandbox_id: str) -> None:

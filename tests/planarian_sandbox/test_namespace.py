@@ -132,7 +132,10 @@ class TestNamespace(NamespaceFixtures, SandboxConformance):
         assert sandbox.shell("planarian log").exit_code == 69
         text = f"{listening}; planarian log; env -u PLANARIAN_CALL planarian log"
         answered = sandbox.shell(text, requests=lambda _: AgentReply(5))
-        assert (answered.exit_code, answered.stdout.strip()) == (5, "1")
+        assert (answered.exit_code, answered.stdout.strip()) == (5, "2"), "it stays until its call has been ended"
+        assert isinstance(sandbox.backend, NamespaceBackend)
+        assert sandbox.backend.end_abandoned_calls(sandbox.spec, sandbox.live) == 1
+        assert sandbox.shell(listening).stdout.strip() == "0"
 
     def test_adopt_gives_the_same_sandbox(self, sandbox: Sandbox) -> None:
         assert isinstance(sandbox.backend, NamespaceBackend)
