@@ -1,31 +1,38 @@
 """Ends the calls of a namespace sandbox whose runtime was killed: their commands run on, and nobody waits for them.
 
 Such a call has left its file among those of :class:`RequestListener`, without a lock. What it started is in its control
-group, or carries its mark in the environment, or still writes to the call's output files; all of that is in the
-sandbox's hands, so it only ever selects among the sandbox's own processes. Detached commands have no such file.
+group; or it carries the call's mark in its environment, or is below its first process, which the file names. All of
+that is in the sandbox's hands, so it only ever selects among the sandbox's own processes. Detached commands have no
+such file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
-import re
 import time
 from collections.abc import Collection
 
 from planarian_core.errors import SandboxError
 from planarian_core.model import LiveSandbox
 from planarian_sandbox import cgroups
-from planarian_sandbox.identity import descendants, end_found, exited, init_handle, namespace_pids, pid_namespace
+from planarian_sandbox.identity import (
+    descendants,
+    end_found,
+    exited,
+    init_handle,
+    namespace_pids,
+    pid_namespace,
+    process_stat,
+)
 from planarian_sandbox.inside import Inside
 from planarian_sandbox.layout import CALLS, RUNTIME
-from planarian_sandbox.request_listener import abandoned_calls, forget_abandoned_calls
+from planarian_sandbox.request_listener import abandoned_calls, forget_abandoned_calls, leaders
 from planarian_sandbox.sessions import end_left
 
 _PATIENCE = 10.0
 _ENVIRONMENT = 4 * 1024 * 1024
 _FILES = 10_000
-_OUTPUT = re.compile(r".*/([0-9a-f]{16})\.std(out|err)")
 
 
 def end_abandoned_calls(live: LiveSandbox) -> int:
@@ -46,7 +53,7 @@ def end_abandoned_calls(live: LiveSandbox) -> int:
         if not calls or exited(init):
             return 0
         end_left(live, root, calls)  # a session's own shell may run the command: it carries no mark
-        if not _ended(live, calls):
+        if not _ended(live, calls, leaders(place, calls)):
             raise SandboxError(
                 "The processes of a call whose runtime was killed do not end.",
                 code="sandbox-runaway",
@@ -57,17 +64,17 @@ def end_abandoned_calls(live: LiveSandbox) -> int:
         return len(calls)
 
 
-def _ended(live: LiveSandbox, calls: Collection[str]) -> bool:
+def _ended(live: LiveSandbox, calls: Collection[str], leading: dict[int, int]) -> bool:
     """End all that belongs to the calls; False when something of it stays."""
     deadline = time.monotonic() + _PATIENCE
     above = cgroups.unified(live.cgroups)
     if above and not all(_group_ended(os.path.join(above, f"call-{call}"), deadline) for call in calls):
         return False
     namespace = pid_namespace(live.init_pid)
-    while namespace is not None and _found(live, calls):
+    while namespace is not None and _found(live, calls, leading):
         if time.monotonic() > deadline:
             return False
-        end_found(lambda: _found(live, calls), namespace, deadline - time.monotonic())
+        end_found(lambda: _found(live, calls, leading), namespace, deadline - time.monotonic())
     return True
 
 
@@ -84,10 +91,10 @@ def _group_ended(group: str, deadline: float) -> bool:
     return True
 
 
-def _found(live: LiveSandbox, calls: Collection[str]) -> set[int]:
+def _found(live: LiveSandbox, calls: Collection[str], leading: dict[int, int]) -> set[int]:
     """Host pids of what belongs to the calls, and all below, besides the init."""
     marks = {f"PLANARIAN_CALL={call}".encode() for call in calls}
-    found = {pid for pid in namespace_pids(live.init_pid)[1:] if _is_marked(pid, marks) or _writes(pid, calls)}
+    found = {pid for pid in namespace_pids(live.init_pid)[1:] if _is_marked(pid, marks) or _is_first(pid, leading)}
     return found.union(*(descendants(pid) for pid in found)) - {live.init_pid}
 
 
@@ -99,14 +106,12 @@ def _is_marked(pid: int, marks: set[bytes]) -> bool:
         return False
 
 
-def _writes(pid: int, calls: Collection[str]) -> bool:
-    """Whether its output goes to the files of one of the calls: so does that of a command without an environment."""
-    for descriptor in (1, 2):
-        with contextlib.suppress(OSError):
-            matched = _OUTPUT.fullmatch(os.readlink(f"/proc/{pid}/fd/{descriptor}"))
-            if matched is not None and matched[1] in calls:
-                return True
-    return False
+def _is_first(pid: int, leaders: dict[int, int]) -> bool:
+    """Whether it is the first process of a call; all that the call starts stays below that one (agent's supervisor)."""
+    if pid not in leaders:
+        return False
+    status = process_stat(pid)
+    return status is not None and status[1] == leaders[pid]
 
 
 def _forget_files(root: Inside, place: Inside, calls: set[str]) -> None:

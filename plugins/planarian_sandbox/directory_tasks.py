@@ -31,7 +31,7 @@ class Tasks:
     Args:
         sandbox_id: its mark.
         groups: its control groups, if any.
-        leaders: file with a line for each started command, ``PID STARTED``.
+        leaders: file with a line for each started command, ``PID STARTED CALL``.
     """
 
     def __init__(self, sandbox_id: str, groups: tuple[str, ...], leaders: Path) -> None:
@@ -52,7 +52,8 @@ class Tasks:
     def of_calls(self, *calls: str) -> tuple[int, ...]:
         """What calls started."""
         marks = {f"PLANARIAN_CALL={call}".encode() for call in calls}
-        found = {pid for pid in self.all() if not marks.isdisjoint(_marks(pid))}
+        sessions = self._sessions(*calls)
+        found = {pid for pid in self.all() if not marks.isdisjoint(_marks(pid)) or _session(pid) in sessions}
         if self._group:
             found.update(*(cgroups.members(os.path.join(self._group, f"call-{call}")) for call in calls))
         return _alive(_with_descendants(found))
@@ -85,21 +86,23 @@ class Tasks:
                     Path(group, "cgroup.procs").write_text(str(pid), encoding="ascii")
         else:
             with contextlib.suppress(psutil.Error), self._leaders.open("a", encoding="ascii") as stream:
-                stream.write(f"{pid} {psutil.Process(pid).create_time()}\n")
+                stream.write(f"{pid} {psutil.Process(pid).create_time()} {call}\n")
 
     @property
     def exact(self) -> bool:
         return bool(self._group)
 
-    def _sessions(self) -> set[int]:
-        """Session ids that began with one of our commands and can't be anybody else's by now."""
+    def _sessions(self, *calls: str) -> set[int]:
+        """Session ids that began with one of our commands, or those of calls, and can't be anybody else's by now."""
         try:
             lines = self._leaders.read_text(encoding="ascii").splitlines()
         except OSError:
             return set()
         found = set()
         for line in lines:
-            pid, started = line.split()
+            pid, started, call = line.split()
+            if calls and call not in calls:
+                continue
             try:
                 ours = abs(psutil.Process(int(pid)).create_time() - float(started)) < 1
             except psutil.Error:

@@ -25,7 +25,7 @@ from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame, forget_calls
 from planarian_sandbox.command_check import check_command
 from planarian_sandbox.ending import end_init, end_strays, refuse_running
-from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, running_init
+from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, process_stat, running_init
 from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
     BESIDE,
@@ -118,6 +118,8 @@ class NamespaceBackend:
                 return CommandResult(failure.code, "", failure.message, time.monotonic() - started)
             if command.detach:
                 return CommandResult(0, "", "", time.monotonic() - started)
+            if listener is not None and not call.group and (status := process_stat(call.pid)) is not None:
+                listener.leads(call.pid, status[1])
             code = call.wait(command.timeout, listener.look if listener else None)
             timed_out = code is None and not (listener is not None and listener.ended)
             out, err = (output.kept for output in call.outputs)

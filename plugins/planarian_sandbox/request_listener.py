@@ -21,6 +21,7 @@ REQUESTS = "requests"
 LISTENING = "listening"
 _REQUEST = re.compile(r"([0-9a-zA-Z]{1,32})\.[0-9]{1,10}\.[0-9a-f]{12}\.request")
 _CALL = re.compile(r"[0-9a-f]{16}")
+_LEADER = re.compile(rb"([0-9]{1,10}) ([0-9]{1,20})\n")
 _PID = re.compile(r"[0-9]{1,10}")
 _REQUEST_LIMIT = 256 * 1024
 _REPLY_LIMIT = 16 * 1024 * 1024
@@ -61,7 +62,8 @@ class RequestListener:
             self._requests = stack.enter_context(self._place.directory(REQUESTS))
             self._listening = stack.enter_context(self._place.directory(LISTENING))
             self._sweep()
-            stack.callback(os.close, self._announce())
+            self._lock = self._announce()
+            stack.callback(os.close, self._lock)
             self._stack = stack.pop_all()
         return self
 
@@ -88,6 +90,11 @@ class RequestListener:
             state="the command was not run",
             remedy="end what does that, or roll back: planarian rollback",
         )
+
+    def leads(self, pid: int, started: int) -> None:
+        """Note the call's first process, a host pid and its start time, for whoever has to end an abandoned call."""
+        with contextlib.suppress(OSError):  # no room; the mark in its environment is left
+            os.write(self._lock, f"{pid} {started}\n".encode())
 
     def _sweep(self) -> None:
         """Know the calls whose runtime was killed, and remove what can't be of a call. The files of the former stay
@@ -148,6 +155,18 @@ def abandoned_calls(place: Inside) -> set[str]:
     """
     with place.directory(LISTENING) as listening:
         return {name for name in _unlocked(listening) if _CALL.fullmatch(name)}
+
+
+def leaders(place: Inside, calls: set[str]) -> dict[int, int]:
+    """Host pids with start times that the calls' files name; a sandbox can write there what it likes."""
+    found: dict[int, int] = {}
+    with place.directory(LISTENING) as listening:
+        for name in calls:
+            with contextlib.suppress(OSError):
+                matched = _LEADER.fullmatch(listening.read_regular(name, 64)[0])
+                if matched is not None:
+                    found[int(matched[1])] = int(matched[2])
+    return found
 
 
 def forget_abandoned_calls(place: Inside, calls: set[str]) -> None:
