@@ -6,7 +6,7 @@ durations seconds, sizes bytes. Identifiers are random, never derived from time.
 
 from __future__ import annotations
 
-import secrets
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -20,7 +20,7 @@ MODEL_VERSION = 1
 
 def new_id(prefix: str) -> str:
     """A fresh identifier such as ``sp-3f9c27a1b4d0``: 48 random bits, no meaning beyond its prefix."""
-    return f"{prefix}-{secrets.token_hex(6)}"
+    return f"{prefix}-{os.urandom(6).hex()}"
 
 
 def utc_now() -> str:

@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-import psutil
-
 from planarian_core import lineage
 from planarian_core.config import Config
 from planarian_core.errors import BackendUnavailable, ConfigurationError, LineageError, SandboxError
@@ -64,6 +62,8 @@ def layer_of(spec: SandboxSpec) -> Layer:
 
 def _kernel_file_system(path: Path) -> str:
     """The type of the kernel's own file system that ``path`` lies on, empty for any other."""
+    import psutil  # 10 ms that only a new sandbox needs
+
     mounted = [p for p in psutil.disk_partitions(all=True) if path.is_relative_to(p.mountpoint)]
     deepest = max(mounted, key=lambda p: len(p.mountpoint), default=None)
     return deepest.fstype if deepest is not None and deepest.fstype in _KERNEL else ""
