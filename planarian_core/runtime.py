@@ -339,21 +339,25 @@ class Planarian:
         with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
             return self.statepoints.preview(sandbox.record, self.resolve(sandbox, to))
 
-    def fork(self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = "") -> Sandbox:
+    def fork(
+        self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = "", files_only: bool = False
+    ) -> Sandbox:
         """Make an independent sandbox from a statepoint; the source isn't touched (paper, section 3.2).
 
         Args:
             statepoint: a Statepoint, or a reference; then ``of`` says whose.
+            files_only: let processes start anew instead of bringing their memory back.
         """
-        return self.fork_with_context(statepoint, of=of, name=name)[0]
+        return self.fork_with_context(statepoint, of=of, name=name, files_only=files_only)[0]
 
     def fork_with_context(
-        self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = ""
+        self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = "", files_only: bool = False
     ) -> tuple[Sandbox, RestoreContext]:
         """:meth:`fork`, and the restore context for the agent that goes on in the fork."""
         source = of or self._owner(statepoint)
         with self.sandboxes.lock(source.id).acquire(exclusive=False, timeout=self.config.lock_timeout):
-            record, restored = self.statepoints.fork(source.record, self.resolve(source, statepoint), name)
+            point = self.resolve(source, statepoint)
+            record, restored = self.statepoints.fork(source.record, point, name, files_only=files_only)
         return Sandbox(self, record.id), restored
 
     def recover(self, *, files_only: bool = False) -> list[Recovered]:

@@ -442,14 +442,20 @@ class StatepointManager:
     # --- fork ---
 
     def fork(
-        self, source: SandboxRecord, statepoint: Statepoint, name: str = "", *, made_by: str = ""
+        self,
+        source: SandboxRecord,
+        statepoint: Statepoint,
+        name: str = "",
+        *,
+        files_only: bool = False,
+        made_by: str = "",
     ) -> tuple[SandboxRecord, RestoreContext]:
         """Make a new sandbox from a statepoint. The caller holds the source's lock, shared.
 
         Raises:
             RestoreError, SandboxError: nothing remains of the fork.
         """
-        self.check_restorable(source, statepoint, files_only=False)
+        self.check_restorable(source, statepoint, files_only=files_only)
         self.sandboxes.check_name(name)
         assert statepoint.files is not None
         sandbox_id = new_id("sb")
@@ -476,7 +482,7 @@ class StatepointManager:
                 staged.switch()
                 reach("fork.switched")
                 gaps = self.remote.fence(source, record, statepoint)
-                record, revived = self.bring_up(record, statepoint)
+                record, revived = self.bring_up(record, statepoint, files_only=files_only)
                 reach("fork.restored")
             except BaseException:
                 self.sandboxes.destroy(record, operation)

@@ -112,6 +112,7 @@ def fork(
     sandbox: SandboxOption = "",
     name: Annotated[str, typer.Option(help="Its name; with --count, NAME-1, NAME-2 and so on.")] = "",
     count: Annotated[int, typer.Option(min=1, max=1000, help="How many.")] = 1,
+    files_only: FilesOnlyOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make independent sandboxes from a statepoint.
@@ -130,7 +131,7 @@ def fork(
         for number in range(1, count + 1):
             called = f"{name}-{number}" if name and count > 1 else name
             with output.working(f"forking {number} of {count}"):
-                made.append(_fork(planarian, source, point, called, made))
+                made.append(_fork(planarian, source, point, called, files_only, made))
             if not as_json:
                 output.say(made[-1]["id"])
     if as_json:
@@ -141,12 +142,17 @@ def fork(
 
 
 def _fork(
-    planarian: Planarian, source: Sandbox, point: Statepoint, name: str, before: list[dict[str, Any]]
+    planarian: Planarian,
+    source: Sandbox,
+    point: Statepoint,
+    name: str,
+    files_only: bool,
+    before: list[dict[str, Any]],
 ) -> dict[str, Any]:
     from planarian_core.errors import PlanarianError
 
     try:
-        fork, context = planarian.fork_with_context(point, of=source, name=name)
+        fork, context = planarian.fork_with_context(point, of=source, name=name, files_only=files_only)
     except PlanarianError as error:
         if before:
             made = ", ".join(one["id"] for one in before)

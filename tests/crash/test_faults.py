@@ -145,6 +145,11 @@ def test_a_host_upgrade_under_a_sandbox_is_named(planarian: Planarian, workspace
     assert sandbox.run(["true"]).exit_code == 0
     two = planarian.snapshot(sandbox, name="two", files_only=True)
     assert any(gap.domain is Domain.PROCESSES for gap in two.coverage.missing)
+    planarian.registry.commit(replace(planarian.resolve(sandbox, "one"), base="another host"), move_head=False)
+    with pytest.raises(RestoreError) as refused:
+        planarian.fork("one", of=sandbox)
+    assert refused.value.code == "base-changed"
+    assert planarian.fork("one", of=sandbox, files_only=True).run(["true"]).exit_code == 0
     by_policy = planarian.snapshot(sandbox, automatic=True)
     assert any("packages changed" in gap.reason for gap in by_policy.coverage.missing), "files alone, and it says why"
 
