@@ -436,7 +436,7 @@ class StatepointManager:
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
         self.plugins.filesystem(safety.files.backend).stage(safety.files, layer_of(record.spec)).switch()
-        record, _ = self.bring_up(record, safety)
+        record, _ = self.bring_up(record, safety, files_only=operation.files_only)
         self.registry.end(operation, record=record, head=safety.id)
 
     # --- fork ---

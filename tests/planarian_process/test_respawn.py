@@ -210,7 +210,7 @@ def test_what_cant_be_started_again_says_why(world: World, text: str, argv: tupl
 
 
 def test_a_deleted_output_file_becomes_dev_null(world: World) -> None:
-    world.sh("sleep 2001 >gone 2>kept & rm gone")
+    world.sh("sleep 2001 >gone 2>kept & until test -e kept; do sleep 0.01; done; rm gone")
     instant = world.capture()
     assert instant.artefact is not None
     command = world.backend.commands(instant.artefact)[0]
