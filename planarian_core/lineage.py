@@ -85,16 +85,6 @@ def _find(base: str, by_id: Mapping[str, Statepoint], head: str | None) -> State
     raise LineageError(f"no statepoint is called {base!r}", code="statepoint-unknown", remedy="planarian log")
 
 
-def ancestors(statepoint: Statepoint, by_id: Mapping[str, Statepoint]) -> list[Statepoint]:
-    """The statepoints that it grew from, nearest first."""
-    found: list[Statepoint] = []
-    parent = by_id.get(statepoint.parent_id or "")
-    while parent is not None:
-        found.append(parent)
-        parent = by_id.get(parent.parent_id or "")
-    return found
-
-
 def children(statepoints: Iterable[Statepoint]) -> dict[str | None, list[Statepoint]]:
     """Statepoints by parent id, in the order given; those whose parent isn't among them under None."""
     every = list(statepoints)

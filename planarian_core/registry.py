@@ -173,8 +173,8 @@ class Registry:
 
     # --- sandboxes and branches ---
 
-    def add_sandbox(self, record: SandboxRecord, branch: Branch, operation: Operation | None = None) -> None:
-        """Make a sandbox and its branch known; ``operation`` ends with it."""
+    def add_sandbox(self, record: SandboxRecord, branch: Branch) -> None:
+        """Make a sandbox and its branch known."""
         with self.transaction() as connection:
             connection.execute(
                 "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, _json(record))
@@ -183,8 +183,6 @@ class Registry:
                 "INSERT INTO branches (id, sandbox_id, record) VALUES (?, ?, ?)",
                 (branch.id, record.id, _json(branch)),
             )
-            if operation:
-                connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
 
     def update_sandbox(self, record: SandboxRecord) -> None:
         with self.transaction() as connection:

@@ -114,7 +114,7 @@ class Sandbox:
 
     def stop(self) -> None:
         """End all its processes. Files and statepoints stay; a rollback brings it back."""
-        with self.planarian.sandboxes.lock(self.id).acquire(exclusive=True, timeout=self.planarian.config.lock_timeout):
+        with self.planarian.sandboxes.hold(self.id, exclusive=True):
             self.planarian.sandboxes.stop(self.record)
 
     def __repr__(self) -> str:
@@ -217,7 +217,7 @@ class Planarian:
 
     def remove_sandbox(self, sandbox: Sandbox) -> None:
         """End a sandbox and delete its files and statepoints. A ``directory`` sandbox's workspace stays as it is."""
-        with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
             record = sandbox.record
             own = {statepoint.id for statepoint in self.registry.statepoints(record.id)}
             forks = [r.id for r in self.registry.sandboxes() if self.registry.branch(r.id).forked_from in own]
@@ -237,7 +237,7 @@ class Planarian:
 
     def dispatch(self, sandbox: Sandbox, command: Command, sink: OutputSink | None = None) -> CommandResult:
         """Run a command under the sandbox's shared lock, and serve requests that come from inside meanwhile."""
-        with self.sandboxes.lock(sandbox.id).acquire(exclusive=False, timeout=self.config.lock_timeout) as held:
+        with self.sandboxes.hold(sandbox.id, exclusive=False) as held:
             server = agent_requests.RequestServer(self, sandbox, held)
             result = self.sandboxes.execute(sandbox.record, command, sink, server.handle)
         self._calls[sandbox.id] = self._calls.get(sandbox.id, 0) + 1
@@ -291,7 +291,7 @@ class Planarian:
             CaptureError: nothing was committed; the sandbox runs on.
         """
         request = SnapshotRequest(name, description, automatic, files_only="by request" if files_only else "")
-        held = self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout)
+        held = self.sandboxes.hold(sandbox.id, exclusive=True)
 
         def work() -> Statepoint:
             with held:
@@ -327,7 +327,7 @@ class Planarian:
         Raises:
             LineageError, RestoreError, CompensationError: the error's ``state`` says where the sandbox is now.
         """
-        with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
             record = sandbox.record
             statepoint = self.resolve(sandbox, to)
             return self.statepoints.rollback(
@@ -336,7 +336,7 @@ class Planarian:
 
     def preview_rollback(self, sandbox: Sandbox, to: StatepointRef) -> RollbackPreview:
         """What :meth:`rollback` would do now."""
-        with self.sandboxes.lock(sandbox.id).acquire(exclusive=True, timeout=self.config.lock_timeout):
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
             return self.statepoints.preview(sandbox.record, self.resolve(sandbox, to))
 
     def fork(
@@ -355,7 +355,7 @@ class Planarian:
     ) -> tuple[Sandbox, RestoreContext]:
         """:meth:`fork`, and the restore context for the agent that goes on in the fork."""
         source = of or self._owner(statepoint)
-        with self.sandboxes.lock(source.id).acquire(exclusive=False, timeout=self.config.lock_timeout):
+        with self.sandboxes.hold(source.id, exclusive=False):
             point = self.resolve(source, statepoint)
             record, restored = self.statepoints.fork(source.record, point, name, files_only=files_only)
         return Sandbox(self, record.id), restored

@@ -14,7 +14,7 @@ from planarian_core.errors import BackendUnavailable, ConfigurationError, Lineag
 from planarian_core.faults import reach
 from planarian_core.hookspecs import BackendKind
 from planarian_core.interfaces import Layer, OutputSink, RequestHandler
-from planarian_core.locks import SandboxLock
+from planarian_core.locks import Held, SandboxLock
 from planarian_core.model import (
     Branch,
     Command,
@@ -80,6 +80,10 @@ class SandboxManager:
 
     def lock(self, sandbox_id: str) -> SandboxLock:
         return SandboxLock(self.home / "locks", sandbox_id)
+
+    def hold(self, sandbox_id: str, *, exclusive: bool) -> Held:
+        """The sandbox's lock, waited for as long as the configuration says; ``sandbox-busy`` after that."""
+        return self.lock(sandbox_id).acquire(exclusive=exclusive, timeout=self.config.lock_timeout)
 
     def folder(self, sandbox_id: str) -> Path:
         """Where a sandbox keeps what is its own on the host side."""
