@@ -10,7 +10,8 @@ from pathlib import Path
 
 from benchmarks.comparators import FullSnapshot
 from planarian_core.model import Network, SandboxSpec
-from planarian_core.runtime import Planarian, Sandbox
+from planarian_core.runtime import Planarian
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.workloads import COUNTER_SERVER
 
 

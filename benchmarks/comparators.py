@@ -16,7 +16,8 @@ from pathlib import Path
 from benchmarks.timing import Stopwatch
 from planarian_core.interfaces import RestoresTree, RunningSandbox, TreeHost
 from planarian_core.model import Artefact, LiveSandbox, SandboxRecord
-from planarian_core.runtime import Planarian, Sandbox
+from planarian_core.runtime import Planarian
+from planarian_core.sandbox import Sandbox
 
 _SECONDS = 1800
 

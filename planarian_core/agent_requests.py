@@ -20,7 +20,8 @@ from planarian_core.model import CommandResult
 from planarian_core.statepoint_manager import SnapshotRequest
 
 if TYPE_CHECKING:
-    from planarian_core.runtime import Planarian, Sandbox
+    from planarian_core.runtime import Planarian
+    from planarian_core.sandbox import Sandbox
 
 EXIT_ERROR, EXIT_USAGE = 1, 2
 

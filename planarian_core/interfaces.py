@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
+from planarian_core.file_tree import FileTree
 from planarian_core.model import (
     Artefact,
     Command,
@@ -132,6 +133,40 @@ class Prehashing(Protocol):
         """Do ahead what can be done ahead. Purely an optimisation; never fails for what changes meanwhile."""
 
 
+@runtime_checkable
+class PlacesLayers(Protocol):
+    """A filesystem backend whose layers lie in a place of its own, not in the sandbox's folder."""
+
+    def place(self, sandbox_id: str) -> Path:
+        """Where the layer of a new sandbox goes. Its parent is there when this returns."""
+
+
+@runtime_checkable
+class WritesBack(Protocol):
+    """A filesystem backend whose capture waits for write-back, so that it pays to begin that early."""
+
+    def write_back(self, layer: Layer) -> None:
+        """Begin to write to the disk what a tool call left in memory. Returns at once, never fails for it."""
+
+
+@runtime_checkable
+class ProvesUnchanged(Protocol):
+    """A filesystem backend that can prove, faster than it captures, that a layer is as it was."""
+
+    def unchanged(self, layer: Layer, artefact: Artefact) -> bool:
+        """Whether the layer is certainly as ``artefact`` says, which was captured from this very layer or restored to
+        it. A doubt is a no. Nothing in the sandbox runs, or what runs is proven not to have moved.
+        """
+
+
+@runtime_checkable
+class OpensTrees(Protocol):
+    """A filesystem backend whose artefacts can be looked into without restoring them."""
+
+    def open_tree(self, artefact: Artefact) -> AbstractContextManager[FileTree]:
+        """The layer as it was captured, its markers of deleted names included. RestoreError when it is damaged."""
+
+
 # --- sandboxes -----------------------------------------------------------------------------------------------------
 
 
@@ -247,7 +282,8 @@ class RestoreEnvironment:
     """Where a process image comes back to life.
 
     ``prefix`` is an argument list to put before a command: it runs that command in a mount namespace of its own with
-    the sandbox's files mounted at ``root`` and its control groups joined. ``mounts``: what is mounted below the
+    the sandbox's files mounted at ``root`` and its control groups joined. ``freezer`` is the directory of the sandbox's
+    own control group (version 2), empty where there is none. ``mounts``: what is mounted below the
     sandbox's root from elsewhere, path inside -> where it is mounted there; not below ``root``, because CRIU can't
     take a mount over that has others below it.
     """
@@ -256,6 +292,7 @@ class RestoreEnvironment:
     root: str
     private_network: bool
     mounts: Mapping[str, str] = field(default_factory=dict)
+    freezer: str = ""
 
 
 @runtime_checkable
@@ -267,6 +304,25 @@ class TreeHost(Protocol):
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a restored tree over; ``init_pid`` is the host pid of its init."""
+
+
+@runtime_checkable
+class MergesLayers(Protocol):
+    """A sandbox backend whose layer lies over other files. Of the others the layer is the workspace itself."""
+
+    def merged(self, spec: SandboxSpec, layer: FileTree) -> FileTree:
+        """What a sandbox with this layer sees: paths are those inside, without the leading ``/``."""
+
+
+@runtime_checkable
+class Wakes(Protocol):
+    """A sandbox backend whose process tree can be restored frozen (:attr:`RestoreEnvironment.freezer`)."""
+
+    def wake(self, spec: SandboxSpec, live: LiveSandbox) -> None:
+        """Let a frozen tree run. Idempotent. SandboxError when it is gone."""
+
+    def memory(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """Bytes of memory that its processes alone take, about."""
 
 
 @runtime_checkable
@@ -343,6 +399,17 @@ class ProcessBackend(Protocol):
 
 
 @runtime_checkable
+class ProvesStillness(Protocol):
+    """A process backend that can prove that nothing in a sandbox has moved since a capture."""
+
+    def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:
+        """Whether what runs is certainly in the state that ``artefact`` holds, captured from these very processes.
+
+        A doubt is a no. The sandbox's own init is left out: between calls it has no state but its children.
+        """
+
+
+@runtime_checkable
 class Thaws(Protocol):
     """A process backend whose instant leaves things stopped when the runtime is killed inside it."""
 
@@ -355,9 +422,18 @@ class RestoresTree(Protocol):
     """A process backend with ``capabilities.memory``."""
 
     def restore(
-        self, artefact: Artefact, images: Path, environment: RestoreEnvironment, kill: Sequence[int] = ()
+        self,
+        artefact: Artefact,
+        images: Path,
+        environment: RestoreEnvironment,
+        kill: Sequence[int] = (),
+        *,
+        frozen: bool = False,
     ) -> int:
         """Bring the tree back; returns the host pid of its init. The inside pids ``kill`` die before they run.
+
+        ``frozen``: nothing of the tree runs an instruction until ``environment.freezer`` is thawed
+        (:meth:`Wakes.wake`).
 
         Raises:
             RestoreError: the cause, from the image's own log. Nothing is left running.

@@ -37,11 +37,12 @@ class Domain(StrEnum):
 
 
 class Status(StrEnum):
-    """Figure 5's status. Only ``committed`` statepoints can be restored."""
+    """Figure 5's status. Only ``committed`` statepoints can be restored; of a ``pruned`` one the evidence is left."""
 
     PENDING = "pending"
     COMMITTED = "committed"
     DISCARDED = "discarded"
+    PRUNED = "pruned"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,8 @@ class Artefact:
     """One captured part, durable in the home.
 
     ``reference`` means something to ``backend`` alone. ``stored`` is what this capture added to the disk, ``logical``
-    what it stands for, both in bytes. ``details`` is the backend's own JSON-safe data.
+    what it stands for, both in bytes. ``details`` is the backend's own JSON-safe data. ``owner`` is the statepoint
+    under whose id it is kept, where another one shares it because nothing had changed; empty for its own.
     """
 
     domain: Domain
@@ -79,6 +81,7 @@ class Artefact:
     stored: int = 0
     logical: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
+    owner: str = ""
 
 
 @dataclass(frozen=True)
@@ -152,6 +155,10 @@ class Statepoint:
     timings: Mapping[str, float] = field(default_factory=dict)
     error: str = ""
     version: int = MODEL_VERSION
+
+    def owner(self, artefact: Artefact) -> str:
+        """The id under which one of its artefacts is kept."""
+        return artefact.owner or self.id
 
     def to_dict(self) -> dict[str, Any]:
         data: dict[str, Any] = encode(self)
@@ -248,6 +255,8 @@ class SandboxRecord:
     """What no statepoint of it holds, known since it was made."""
     made_by: str = ""
     """The sandbox whose agent, or whose agents' forks, made it by themselves; empty when somebody outside did."""
+    policy: str = ""
+    """When adapters take statepoints of it by themselves; empty for the home's policy."""
 
     @property
     def id(self) -> str:
@@ -297,7 +306,8 @@ class RestoreContext:
     statepoint: Statepoint
     sandbox_id: str
     safety_id: str | None = None
-    files_changed: int = 0
+    files_changed: int | None = 0
+    """None: not counted, because that would have taken longer than the whole rollback."""
     files_sample: tuple[str, ...] = ()
     processes_stopped: tuple[str, ...] = ()
     processes_running: tuple[str, ...] = ()
@@ -325,3 +335,55 @@ class RollbackPreview:
     files_sample: tuple[str, ...]
     processes: tuple[str, ...]
     remote: tuple[RemoteEffect, ...]
+
+
+@dataclass(frozen=True)
+class Hold:
+    """A statepoint that no pruning removes, and why."""
+
+    statepoint_id: str
+    note: str = ""
+    created_at: str = ""
+
+
+@dataclass(frozen=True)
+class Drill:
+    """A trial of a statepoint: it was restored beside the original. ``error`` is empty when that went well."""
+
+    statepoint_id: str
+    error: str = ""
+    seconds: float = 0.0
+    created_at: str = ""
+
+
+@dataclass(frozen=True)
+class Standby:
+    """An already restored copy of a statepoint that stands still, ready to be handed out.
+
+    ``record`` is the copy as a sandbox, with its own id and layer; its ``live`` is None where only the files are kept
+    warm. ``runtime`` is whose copy it is (:class:`planarian_core.standby.StandbyManager`); ``memory`` in bytes.
+    """
+
+    statepoint_id: str
+    runtime: str
+    record: SandboxRecord
+    memory: int = 0
+    ready: bool = False
+
+    @property
+    def id(self) -> str:
+        return self.record.id
+
+
+@dataclass(frozen=True)
+class Application:
+    """A sandbox's changes that were written to the host's workspace, and can be taken back while nobody else touched
+    them. What they replaced lies in ``home/applied/ID``.
+    """
+
+    id: str
+    sandbox_id: str
+    statepoint_id: str
+    workspace: str
+    paths: tuple[str, ...] = ()
+    created_at: str = ""

@@ -10,40 +10,40 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 from planarian_core.codec import decode, encode
 from planarian_core.errors import LineageError, RegistryCorrupt
-from planarian_core.model import Branch, Gap, Outcome, SandboxRecord, Statepoint, Status, utc_now
+from planarian_core.model import (
+    Application,
+    Branch,
+    Drill,
+    Gap,
+    Hold,
+    Outcome,
+    SandboxRecord,
+    Standby,
+    Statepoint,
+    Status,
+    utc_now,
+)
+from planarian_core.registry_schema import SCHEMA_VERSION, migrate
 
-SCHEMA_VERSION = 1
 _BUSY_SECONDS = 60
 _RESERVE = 8 * 1024 * 1024
 _ROOM = 1024 * 1024
-
-_SCHEMA = """
-CREATE TABLE sandboxes (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, name TEXT NOT NULL, record TEXT NOT NULL);
-CREATE TABLE branches (id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
-CREATE TABLE statepoints (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, sandbox_id TEXT NOT NULL,
-    status TEXT NOT NULL, record TEXT NOT NULL);
-CREATE INDEX statepoints_sandbox ON statepoints (sandbox_id);
-CREATE TABLE outcomes (seq INTEGER PRIMARY KEY, id TEXT UNIQUE NOT NULL, statepoint_id TEXT NOT NULL,
-    record TEXT NOT NULL);
-CREATE INDEX outcomes_statepoint ON outcomes (statepoint_id);
-CREATE TABLE operations (id TEXT PRIMARY KEY, sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
-CREATE TABLE fences (sandbox_id TEXT NOT NULL, record TEXT NOT NULL);
-"""
 
 
 @dataclass(frozen=True)
 class Operation:
     """A journal entry: an operation that was begun and has not ended. ``phase`` is the last step that was completed.
 
-    ``kind``: ``create``, ``snapshot``, ``rollback``, ``fork`` or ``remove``. ``statepoint_id``: what it makes, goes to.
+    ``kind``: ``create``, ``snapshot``, ``rollback``, ``fork``, ``remove``, ``restore``, ``apply``, ``prune`` or
+    ``import``. ``statepoint_id``: what it makes, goes to. ``details`` are the kind's own, JSON-safe.
     """
 
     id: str
@@ -55,6 +55,44 @@ class Operation:
     files_only: bool = False
     pid: int = field(default_factory=os.getpid)
     started_at: str = field(default_factory=utc_now)
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+T = TypeVar("T")
+
+
+class RecordTable(Generic[T]):
+    """Values by key in one of the registry's small tables; each call is one durable change."""
+
+    def __init__(self, registry: Registry, name: str, kind: type[T]) -> None:
+        self._registry = registry
+        self._name = name
+        self._kind = kind
+
+    def put(self, key: str, value: T, connection: sqlite3.Connection | None = None) -> None:
+        """Add or replace; within the caller's transaction where ``connection`` is given."""
+        statement = f"INSERT OR REPLACE INTO {self._name} (id, record) VALUES (?, ?)"  # noqa: S608  # a constant
+        self._change(statement, (key, _json(value)), connection)
+
+    def remove(self, key: str, connection: sqlite3.Connection | None = None) -> None:
+        """Idempotent."""
+        self._change(f"DELETE FROM {self._name} WHERE id = ?", (key,), connection)  # noqa: S608  # a constant
+
+    def get(self, key: str) -> T | None:
+        found = self._registry.records(f"SELECT record FROM {self._name} WHERE id = ?", key)  # noqa: S608  # a constant
+        return decode(self._kind, found[0]) if found else None
+
+    def all(self) -> dict[str, T]:
+        """All values, in the order in which their keys were first put."""
+        found = self._registry.rows(f"SELECT id, record FROM {self._name} ORDER BY rowid")  # noqa: S608  # a constant
+        return {key: decode(self._kind, json.loads(record)) for key, record in found}
+
+    def _change(self, statement: str, arguments: tuple[str, ...], connection: sqlite3.Connection | None) -> None:
+        if connection is not None:
+            connection.execute(statement, arguments)
+            return
+        with self._registry.transaction() as own:
+            own.execute(statement, arguments)
 
 
 class Registry:
@@ -71,6 +109,10 @@ class Registry:
         self._connections: list[sqlite3.Connection] = []
         self._guard = threading.Lock()
         self._reserve = path.with_name("reserve")
+        self.holds = RecordTable(self, "holds", Hold)
+        self.drills = RecordTable(self, "drills", Drill)
+        self.standbys = RecordTable(self, "standbys", Standby)
+        self.applications = RecordTable(self, "applications", Application)
         with self._translated():
             self._prepare()
             self._keep_reserve()
@@ -120,15 +162,8 @@ class Registry:
     def _prepare(self) -> None:
         connection = self._connection()
         version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version == 0:
-            connection.execute("PRAGMA journal_mode=WAL")
-            connection.execute("BEGIN IMMEDIATE")
-            if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-                for statement in _SCHEMA.split(";"):
-                    if statement.strip():
-                        connection.execute(statement)
-                connection.execute(f"PRAGMA user_version={SCHEMA_VERSION}")
-            connection.execute("COMMIT")
+        if version < SCHEMA_VERSION:
+            migrate(connection)
         elif version > SCHEMA_VERSION:
             raise RegistryCorrupt(
                 f"the registry {self.path} was written by a newer Planarian (format {version}, this one knows "
@@ -167,9 +202,14 @@ class Registry:
                     connection.execute("ROLLBACK")
                 raise
 
-    def _records(self, query: str, *arguments: Any) -> list[Any]:
+    def records(self, query: str, *arguments: Any) -> list[Any]:
+        """The first column of each row, as plain data."""
         with self._translated():
             return [json.loads(row[0]) for row in self._connection().execute(query, arguments)]
+
+    def rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        with self._translated():
+            return self._connection().execute(query, arguments).fetchall()
 
     # --- sandboxes and branches ---
 
@@ -190,7 +230,7 @@ class Registry:
 
     def sandbox(self, sandbox_id: str) -> SandboxRecord:
         """One sandbox by its exact id; LineageError if there is none."""
-        found = self._records("SELECT record FROM sandboxes WHERE id = ?", sandbox_id)
+        found = self.records("SELECT record FROM sandboxes WHERE id = ?", sandbox_id)
         if not found:
             raise LineageError(f"no sandbox {sandbox_id}", code="sandbox-unknown", remedy="planarian list")
         with self._translated():
@@ -198,13 +238,13 @@ class Registry:
 
     def sandboxes(self) -> list[SandboxRecord]:
         """All sandboxes, oldest first, closed ones too."""
-        records = self._records("SELECT record FROM sandboxes ORDER BY seq")
+        records = self.records("SELECT record FROM sandboxes ORDER BY seq")
         with self._translated():
             return [decode(SandboxRecord, record) for record in records]
 
     def branch(self, sandbox_id: str) -> Branch:
         with self._translated():
-            return decode(Branch, self._records("SELECT record FROM branches WHERE sandbox_id = ?", sandbox_id)[0])
+            return decode(Branch, self.records("SELECT record FROM branches WHERE sandbox_id = ?", sandbox_id)[0])
 
     def fence(self, sandbox_id: str, gap: Gap) -> None:
         """Bar a fork from a remote service; ``gap.subject`` is the service."""
@@ -212,7 +252,7 @@ class Registry:
             connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (sandbox_id, _json(gap)))
 
     def fences(self, sandbox_id: str) -> list[Gap]:
-        return [decode(Gap, r) for r in self._records("SELECT record FROM fences WHERE sandbox_id = ?", sandbox_id)]
+        return [decode(Gap, r) for r in self.records("SELECT record FROM fences WHERE sandbox_id = ?", sandbox_id)]
 
     # --- statepoints ---
 
@@ -248,7 +288,7 @@ class Registry:
 
     def statepoint(self, statepoint_id: str) -> Statepoint:
         """One statepoint by its exact id; LineageError if there is none."""
-        found = self._records("SELECT record FROM statepoints WHERE id = ?", statepoint_id)
+        found = self.records("SELECT record FROM statepoints WHERE id = ?", statepoint_id)
         if not found:
             raise LineageError(f"no statepoint {statepoint_id}", code="statepoint-unknown", remedy="planarian log")
         with self._translated():
@@ -259,7 +299,7 @@ class Registry:
         query, arguments = "SELECT record FROM statepoints ORDER BY seq", ()
         if sandbox_id is not None:
             query, arguments = "SELECT record FROM statepoints WHERE sandbox_id = ? ORDER BY seq", (sandbox_id,)  # type: ignore[assignment]  # tuples of other length
-        records = self._records(query, *arguments)
+        records = self.records(query, *arguments)
         with self._translated():
             return [decode(Statepoint, record) for record in records]
 
@@ -275,7 +315,7 @@ class Registry:
     def outcomes(self, statepoint_id: str) -> tuple[Outcome, ...]:
         """The outcomes appended to a statepoint, oldest first."""
         query = "SELECT record FROM outcomes WHERE statepoint_id = ? ORDER BY seq"
-        return tuple(decode(Outcome, r) for r in self._records(query, statepoint_id))
+        return tuple(decode(Outcome, r) for r in self.records(query, statepoint_id))
 
     # --- journal ---
 
@@ -312,9 +352,9 @@ class Registry:
     def operations(self, sandbox_id: str | None = None) -> list[Operation]:
         """Operations under way, or left behind by a runtime that was killed."""
         if sandbox_id is None:
-            records = self._records("SELECT record FROM operations")
+            records = self.records("SELECT record FROM operations")
         else:
-            records = self._records("SELECT record FROM operations WHERE sandbox_id = ?", sandbox_id)
+            records = self.records("SELECT record FROM operations WHERE sandbox_id = ?", sandbox_id)
         return [decode(Operation, record) for record in records]
 
     def forget_sandbox(self, sandbox_id: str, operation: Operation | None = None) -> None:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from rich.text import Text
     from rich.tree import Tree
 
-    from planarian_core.runtime import Planarian, Sandbox
+    from planarian_core.runtime import Planarian
+    from planarian_core.sandbox import Sandbox
 
 _GAPS_SHOWN = 3
 _OUTCOMES_SHOWN = 3

@@ -10,7 +10,8 @@ from planarian_core.cli.output import remark
 
 if TYPE_CHECKING:
     from planarian_core.recovery import Recovered
-    from planarian_core.runtime import Planarian, Sandbox
+    from planarian_core.runtime import Planarian
+    from planarian_core.sandbox import Sandbox
 
 
 def _open(*, recover: bool) -> Planarian:

@@ -12,7 +12,8 @@ from planarian_core.cli.options import FilesOnlyOption, JsonOption, SandboxOptio
 
 if TYPE_CHECKING:
     from planarian_core.model import Gap, RollbackPreview, Statepoint
-    from planarian_core.runtime import Planarian, Sandbox
+    from planarian_core.runtime import Planarian
+    from planarian_core.sandbox import Sandbox
 
 
 def snapshot(

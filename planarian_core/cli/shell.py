@@ -17,7 +17,7 @@ from planarian_core.cli.running import Relay
 from planarian_core.errors import PlanarianError
 
 if TYPE_CHECKING:
-    from planarian_core.runtime import Sandbox
+    from planarian_core.sandbox import Sandbox
 
 _UNFINISHED = (b"unexpected end of file", b"unexpected EOF", b"delimited by end-of-file")
 _PLAIN = {"LC_ALL": "C", "PATH": "/usr/local/bin:/usr/bin:/bin"}

@@ -12,7 +12,8 @@ from planarian_core.codec import encode
 
 if TYPE_CHECKING:
     from planarian_core.model import Artefact, Statepoint
-    from planarian_core.runtime import Planarian, Sandbox
+    from planarian_core.runtime import Planarian
+    from planarian_core.sandbox import Sandbox
 
 
 def show(statepoint: StatepointArgument, sandbox: SandboxOption = "", as_json: JsonOption = False) -> None:

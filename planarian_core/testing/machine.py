@@ -25,7 +25,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from planarian_core import Planarian
-from planarian_core.runtime import Sandbox
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, assert_same
 from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
 

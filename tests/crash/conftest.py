@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core import Planarian
-from planarian_core.runtime import Sandbox
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.workloads import remove_all
 
 COMBINATIONS = [

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core import Planarian
-from planarian_core.runtime import Sandbox
+from planarian_core.sandbox import Sandbox
 
 RUNTIME = """\
 import sys

@@ -16,7 +16,7 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.errors import CaptureError, LineageError, PlanarianError, RestoreError, SandboxError
 from planarian_core.model import Domain, Status
-from planarian_core.runtime import Sandbox
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.fakes import FakePlugin, FakeService
 from planarian_core.testing.workloads import remove_all
 

@@ -18,7 +18,7 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.faults import POINTS
 from planarian_core.model import Status
-from planarian_core.runtime import Sandbox
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, assert_same
 from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
 

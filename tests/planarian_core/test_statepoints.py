@@ -19,7 +19,7 @@ from planarian_core.errors import (
     SandboxError,
 )
 from planarian_core.model import RemoteEffect, SandboxRecord, Statepoint, Status
-from planarian_core.runtime import Sandbox
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.fakes import FakeFilesystem, FakeService
 
 
