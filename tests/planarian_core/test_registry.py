@@ -26,7 +26,8 @@ from planarian_core.model import (
     Status,
     new_id,
 )
-from planarian_core.registry import SCHEMA_VERSION, Registry
+from planarian_core.registry import Registry
+from planarian_core.registry_schema import SCHEMA_VERSION
 
 
 def _statepoint(name: str = "") -> Statepoint:
