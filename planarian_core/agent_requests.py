@@ -13,11 +13,11 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING, NoReturn
 
+from planarian_core.capture import SnapshotRequest
 from planarian_core.errors import PlanarianError, SandboxError
 from planarian_core.interfaces import AgentReply, AgentRequest, OutputSink
 from planarian_core.locks import Held
 from planarian_core.model import CommandResult
-from planarian_core.statepoint_manager import SnapshotRequest
 
 if TYPE_CHECKING:
     from planarian_core.runtime import Planarian

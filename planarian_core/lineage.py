@@ -23,16 +23,6 @@ def check_text(name: str) -> None:
         )
 
 
-def check_name(name: str, taken: Iterable[Statepoint]) -> None:
-    """Refuse a name that can't be one (:func:`check_text`), or that another statepoint has."""
-    check_text(name)
-    for statepoint in taken:
-        if statepoint.name == name and statepoint.status is Status.COMMITTED:
-            raise LineageError(
-                f"the name {name!r} is taken by {statepoint.id}", code="name-taken", remedy="choose another name"
-            )
-
-
 def resolve(reference: str, statepoints: Sequence[Statepoint], head: str | None) -> Statepoint:
     """Find the statepoint that ``reference`` means: ``@head``, a name, an id or a unique beginning of one, each with
     an optional ``~N`` for its Nth ancestor.

@@ -21,6 +21,7 @@ from planarian_core.errors import LineageError, RegistryCorrupt
 from planarian_core.model import (
     Application,
     Branch,
+    Domain,
     Drill,
     Gap,
     Hold,
@@ -256,12 +257,19 @@ class Registry:
 
     # --- statepoints ---
 
-    def add_pending(self, statepoint: Statepoint) -> None:
+    def add(self, statepoint: Statepoint, operation: Operation | None = None) -> None:
+        """Make a statepoint known, together with the operation that makes it. One that is committed from the start,
+        since it shares all that it holds, becomes its branch's head.
+        """
         with self.transaction() as connection:
+            if operation:
+                _begin(connection, operation)
             connection.execute(
                 "INSERT INTO statepoints (id, sandbox_id, status, record) VALUES (?, ?, ?, ?)",
                 (statepoint.id, statepoint.sandbox_id, statepoint.status.value, _json(statepoint)),
             )
+            if statepoint.status is Status.COMMITTED:
+                _move_head(connection, statepoint.sandbox_id, statepoint.id)
 
     def commit(
         self, statepoint: Statepoint, operation: Operation | None = None, *, move_head: bool = True
@@ -288,11 +296,16 @@ class Registry:
 
     def statepoint(self, statepoint_id: str) -> Statepoint:
         """One statepoint by its exact id; LineageError if there is none."""
-        found = self.records("SELECT record FROM statepoints WHERE id = ?", statepoint_id)
-        if not found:
+        found = self.find(statepoint_id)
+        if found is None:
             raise LineageError(f"no statepoint {statepoint_id}", code="statepoint-unknown", remedy="planarian log")
+        return found
+
+    def find(self, statepoint_id: str) -> Statepoint | None:
+        """One statepoint by its exact id, if there is one."""
+        found = self.records("SELECT record FROM statepoints WHERE id = ?", statepoint_id)
         with self._translated():
-            return decode(Statepoint, found[0])
+            return decode(Statepoint, found[0]) if found else None
 
     def statepoints(self, sandbox_id: str | None = None) -> list[Statepoint]:
         """Statepoints in the order in which they were begun; of one sandbox, or all."""
@@ -302,6 +315,26 @@ class Registry:
         records = self.records(query, *arguments)
         with self._translated():
             return [decode(Statepoint, record) for record in records]
+
+    def named(self, sandbox_id: str, name: str) -> Statepoint | None:
+        """The committed statepoint of a sandbox that has this name."""
+        query = (
+            "SELECT record FROM statepoints WHERE sandbox_id = ? AND json_extract(record, '$.name') = ? "
+            "AND status = 'committed'"
+        )
+        found = self.records(query, sandbox_id, name)
+        return decode(Statepoint, found[0]) if found else None
+
+    def sharers(self, domain: Domain, owner: str) -> set[str]:
+        """The ids of the statepoints, committed or being made, whose files (or processes) are kept under ``owner``."""
+        part = f"json_extract(record, '$.{domain.value}"
+        live = "status IN ('pending', 'committed')"
+        query = (
+            f"SELECT id FROM statepoints WHERE {part}.owner') = ? AND {live} UNION "  # noqa: S608  # constants
+            f"SELECT id FROM statepoints WHERE id = ? AND {live} AND {part}') IS NOT NULL "
+            f"AND COALESCE({part}.owner'), '') = ''"
+        )
+        return {row[0] for row in self.rows(query, owner, owner)}
 
     # --- evidence ---
 
@@ -321,10 +354,7 @@ class Registry:
 
     def begin(self, operation: Operation) -> Operation:
         with self.transaction() as connection:
-            connection.execute(
-                "INSERT INTO operations (id, sandbox_id, record) VALUES (?, ?, ?)",
-                (operation.id, operation.sandbox_id, _json(operation)),
-            )
+            _begin(connection, operation)
         return operation
 
     def advance(self, operation: Operation, phase: str, **changes: Any) -> Operation:
@@ -373,6 +403,13 @@ class Registry:
 
 def _json(value: Any) -> str:
     return json.dumps(encode(value), ensure_ascii=True)
+
+
+def _begin(connection: sqlite3.Connection, operation: Operation) -> None:
+    connection.execute(
+        "INSERT INTO operations (id, sandbox_id, record) VALUES (?, ?, ?)",
+        (operation.id, operation.sandbox_id, _json(operation)),
+    )
 
 
 def _put_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:

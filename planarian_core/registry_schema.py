@@ -23,6 +23,9 @@ CREATE TABLE drills (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE standbys (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE TABLE applications (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 CREATE INDEX branches_sandbox ON branches (sandbox_id);
+CREATE INDEX statepoints_files ON statepoints (json_extract(record, '$.files.owner'));
+CREATE INDEX statepoints_processes ON statepoints (json_extract(record, '$.processes.owner'));
+CREATE INDEX statepoints_name ON statepoints (sandbox_id, json_extract(record, '$.name'));
 """,
 )
 SCHEMA_VERSION = len(_STEPS)

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planarian_core.artefacts import images_of
 from planarian_core.context import one_line, process_words
 from planarian_core.errors import SandboxError
 from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, SandboxBackend, TreeHost
@@ -21,11 +22,6 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Registry
-
-
-def images_of(home: Path, statepoint_id: str) -> Path:
-    """The directory of a statepoint's process images."""
-    return home / "statepoints" / statepoint_id / "images"
 
 
 @dataclass(frozen=True)
@@ -51,7 +47,7 @@ def bring_up(
     artefact, backend = (None, None) if files_only else _captured(plugins, statepoint)
     if artefact and isinstance(backend, RestoresTree) and isinstance(sandbox, TreeHost):
         environment = sandbox.restore_environment(spec)
-        images = images_of(home, statepoint.id)
+        images = images_of(home, statepoint.owner(artefact))
         live = sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight))
         return Revived(live, tuple(map(process_words, statepoint.process_list)))
     live = sandbox.start(spec)

@@ -23,6 +23,7 @@ from pathlib import Path
 from typing import Literal, overload
 
 from planarian_core import agent_requests, context, lineage
+from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
 from planarian_core.errors import ConfigurationError, LineageError
@@ -44,7 +45,7 @@ from planarian_core.recovery import Recovered, Recovery
 from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox import Sandbox, StatepointRef
 from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
-from planarian_core.statepoint_manager import SnapshotRequest, StatepointManager
+from planarian_core.statepoint_manager import StatepointManager
 
 
 class Planarian:

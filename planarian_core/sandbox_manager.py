@@ -13,7 +13,7 @@ from planarian_core.config import Config
 from planarian_core.errors import BackendUnavailable, ConfigurationError, LineageError, SandboxError
 from planarian_core.faults import reach
 from planarian_core.hookspecs import BackendKind
-from planarian_core.interfaces import Layer, OutputSink, RequestHandler
+from planarian_core.interfaces import Layer, OutputSink, PlacesLayers, RequestHandler, WritesBack
 from planarian_core.locks import Held, SandboxLock
 from planarian_core.model import (
     Branch,
@@ -143,15 +143,15 @@ class SandboxManager:
         self.check_name(request.name)
         sandbox_id = new_id("sb")
         backend = self.choose("sandbox", request.sandbox or self.config.sandbox)
-        filesystem = self.choose("filesystem", request.filesystem or self.config.filesystem)
         sandbox = self.plugins.sandbox(backend)
         in_place = sandbox.capabilities.in_place
+        filesystem = self.choose_filesystem(request.filesystem or self.config.filesystem, in_place=in_place)
         if in_place:
             self._check_not_shared(workspace)
         spec = SandboxSpec(
             id=sandbox_id,
             workspace=str(workspace),
-            layer=str(workspace if in_place else self.folder(sandbox_id) / "layer"),
+            layer=str(workspace if in_place else self.place(sandbox_id, filesystem)),
             home=str(self.home),
             backend=backend,
             network=Network(request.network or self.config.network),
@@ -210,6 +210,40 @@ class SandboxManager:
         raise BackendUnavailable(
             f"no {kind} backend works here ({'; '.join(reasons) or 'none is installed'})", remedy="planarian doctor"
         )
+
+    def choose_filesystem(self, wanted: str, *, in_place: bool) -> str:
+        """A filesystem backend that works here; for a sandbox that is in place one that can serve the user's own files.
+
+        A configured backend that can't is passed over for such a sandbox.
+        """
+        if not in_place:
+            return self.choose("filesystem", wanted)
+        names = [
+            name for name in self.plugins.names("filesystem") if self.plugins.filesystem(name).capabilities.in_place
+        ]
+        if wanted in names:
+            return self.choose("filesystem", wanted)
+        for name in names:
+            if self.plugins.probe("filesystem", name).available:
+                return name
+        raise BackendUnavailable("no filesystem backend that works in place is there", remedy="planarian doctor")
+
+    def place(self, sandbox_id: str, filesystem: str) -> Path:
+        """Where the layer of a new sandbox goes."""
+        backend = self.plugins.filesystem(filesystem)
+        return backend.place(sandbox_id) if isinstance(backend, PlacesLayers) else self.folder(sandbox_id) / "layer"
+
+    def successor(self, source: SandboxRecord, name: str = "", made_by: str = "") -> SandboxRecord:
+        """The record of a new sandbox that is to begin where a statepoint of ``source`` ends; nothing of it exists."""
+        sandbox_id = new_id("sb")
+        in_place = self.plugins.sandbox(source.spec.backend).capabilities.in_place
+        layer = self.folder(sandbox_id) / "workspace" if in_place else self.place(sandbox_id, source.filesystem)
+        workspace = str(layer) if in_place else source.spec.workspace
+        spec = replace(source.spec, id=sandbox_id, layer=str(layer), workspace=workspace)
+        return replace(
+            source, spec=spec, branch_id=new_id("br"), created_at=utc_now(), name=name, live=None, closed=False,
+            made_by=made_by,
+        )  # fmt: skip
 
     def choose_process(self, spec: SandboxSpec, wanted: str) -> str:
         """A process backend that works here and serves this kind of sandbox."""
@@ -312,7 +346,11 @@ class SandboxManager:
         """Run a command in a sandbox whose lock the caller holds."""
         self.check_running(record)
         assert record.live is not None
-        return self.plugins.sandbox(record.spec.backend).execute(record.spec, record.live, command, sink, requests)
+        result = self.plugins.sandbox(record.spec.backend).execute(record.spec, record.live, command, sink, requests)
+        filesystem = self.plugins.filesystem(record.filesystem)
+        if isinstance(filesystem, WritesBack):
+            filesystem.write_back(layer_of(record.spec))
+        return result
 
     def describe(self, record: SandboxRecord) -> tuple[list[Mapping[str, str]], list[Gap]]:
         """What plugins have to say of the state now; a plugin that fails becomes a gap."""
@@ -349,16 +387,24 @@ class SandboxManager:
 
         The registry forgets it last: a crash before leaves it known, and the removal can be repeated.
         """
-        self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
-        filesystem = self.plugins.filesystem(record.filesystem)
-        folder = self.folder(record.id)
-        if Path(record.spec.layer).is_relative_to(folder):
-            filesystem.destroy(layer_of(record.spec))
-        else:
-            filesystem.forget(layer_of(record.spec))
-        shutil.rmtree(folder, ignore_errors=True)
+        self.clear(record)
         origin = record.spec.origin
         if origin and not any(r.spec.origin == origin for r in self.registry.sandboxes() if r.id != record.id):
             remove_copy(Path(origin))
         self.registry.forget_sandbox(record.id, operation)
         self.lock(record.id).remove()
+
+    def clear(self, record: SandboxRecord) -> None:
+        """End what runs of a sandbox and remove its layer and folder. Idempotent."""
+        self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
+        filesystem = self.plugins.filesystem(record.filesystem)
+        if self.owns_layer(record):
+            filesystem.destroy(layer_of(record.spec))
+        else:
+            filesystem.forget(layer_of(record.spec))
+        shutil.rmtree(self.folder(record.id), ignore_errors=True)
+
+    def owns_layer(self, record: SandboxRecord) -> bool:
+        """Whether the layer was made for the sandbox, and isn't a workspace that is the user's own."""
+        in_place = self.plugins.sandbox(record.spec.backend).capabilities.in_place
+        return not in_place or Path(record.spec.layer).is_relative_to(self.home)

@@ -9,33 +9,33 @@ restore, registry commit, on a new sandbox. Each step that can't be repeated bli
 from __future__ import annotations
 
 import errno
-import shutil
-import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from planarian_core import context, coverage, lineage
-from planarian_core.errors import CaptureError, CompensationError, PlanarianError, RestoreError, SandboxError
+from planarian_core import context, lineage
+from planarian_core.artefacts import Artefacts
+from planarian_core.capture import Capturer, SnapshotRequest
+from planarian_core.errors import (
+    CaptureError,
+    CompensationError,
+    LineageError,
+    PlanarianError,
+    RestoreError,
+    SandboxError,
+)
 from planarian_core.faults import reach
 from planarian_core.interfaces import (
     EndsAbandonedCalls,
-    Instant,
     NamesPaths,
-    Prehashing,
-    RunningSandbox,
     StagedFiles,
 )
 from planarian_core.model import (
-    Artefact,
     Branch,
     Domain,
     Gap,
-    ProcessInfo,
     RemoteEffect,
-    RemotePosition,
     RestoreContext,
     RollbackPreview,
     SandboxRecord,
@@ -47,35 +47,11 @@ from planarian_core.model import (
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
 from planarian_core.remote_state import RemoteState
-from planarian_core.revival import Revived, bring_up, images_of
+from planarian_core.revival import Revived, bring_up
 from planarian_core.sandbox_manager import SandboxManager, layer_of
 
 _SAMPLE = 50
 _RECOVER = "mend the cause, then: planarian recover; or let processes start anew: planarian recover --files-only"
-
-
-@dataclass(frozen=True)
-class SnapshotRequest:
-    """What a caller says of a statepoint it asks for.
-
-    ``in_flight``: inside pids of the call that asked for it from within the sandbox; they are in the image but die in a
-    restore before they run, lest the rest of the call happen again. ``files_only``: leave the processes out, said so.
-    """
-
-    name: str = ""
-    description: str = ""
-    automatic: bool = False
-    in_flight: tuple[int, ...] = ()
-    files_only: str = ""
-
-
-@dataclass
-class _Captured:
-    """What the instant gathered."""
-
-    files: Artefact | None = None
-    remote: tuple[RemotePosition, ...] = ()
-    timings: dict[str, float] = field(default_factory=dict)
 
 
 class StatepointManager:
@@ -87,9 +63,8 @@ class StatepointManager:
         self.plugins = plugins
         self.sandboxes = sandboxes
         self.remote = RemoteState(registry, plugins)
-
-    def images(self, statepoint_id: str) -> Path:
-        return images_of(self.home, statepoint_id)
+        self.artefacts = Artefacts(home, registry, plugins)
+        self.capturer = Capturer(registry, plugins, sandboxes, self.remote, self.artefacts)
 
     # --- snapshot ---
 
@@ -99,8 +74,7 @@ class StatepointManager:
         Raises:
             CaptureError: nothing was committed; the sandbox runs on.
         """
-        if request.name:
-            lineage.check_name(request.name, self.registry.statepoints(record.id))
+        self.check_name(record, request.name)
         if not request.in_flight:
             self._end_abandoned_calls(record)
         statepoint = Statepoint(
@@ -113,18 +87,40 @@ class StatepointManager:
             automatic=request.automatic,
             in_flight=request.in_flight,
         )
-        operation = self.registry.begin(Operation(new_id("op"), "snapshot", record.id, statepoint.id))
-        self.registry.add_pending(statepoint)
-        try:
-            reach("snapshot.begun")
-            statepoint = self._capture(record, statepoint, request)
-            reach("snapshot.durable")
-        except BaseException as error:
-            self._abandon(record, statepoint, operation, error)
-        committed = self.registry.commit(statepoint, operation)
+        committed = self.capturer.shared(record, statepoint, request)
+        if committed is not None:
+            self.registry.add(committed)
+        else:
+            committed = self._capture(record, statepoint, request)
         reach("snapshot.committed")
         self.plugins.notify("planarian_statepoint_committed", sandbox=record, statepoint=committed)
         return committed
+
+    def _capture(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint:
+        operation = Operation(new_id("op"), "snapshot", record.id, statepoint.id)
+        self.registry.add(statepoint, operation)
+        try:
+            reach("snapshot.begun")
+            statepoint = self.capturer.capture(record, statepoint, request)
+            reach("snapshot.durable")
+        except BaseException as error:
+            self._abandon(record, statepoint, operation, error)
+        return self.registry.commit(statepoint, operation)
+
+    def unchanged(self, record: SandboxRecord) -> bool:
+        """Whether it is proven that a statepoint taken now would hold just what the head holds."""
+        return self.capturer.unchanged(record)
+
+    def check_name(self, record: SandboxRecord, name: str) -> None:
+        """LineageError when the name can't be one, or another statepoint of the sandbox has it; no name is fine."""
+        if not name:
+            return
+        lineage.check_text(name)
+        taken = self.registry.named(record.id, name)
+        if taken is not None:
+            raise LineageError(
+                f"the name {name!r} is taken by {taken.id}", code="name-taken", remedy="choose another name"
+            )
 
     def _end_abandoned_calls(self, record: SandboxRecord) -> None:
         """A statepoint is of a boundary between calls (guarantee 2), also where a runtime was killed in a call."""
@@ -154,84 +150,6 @@ class StatepointManager:
                 raise
             return self.snapshot(record, replace(request, files_only=error.message))
 
-    def _capture(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint:
-        captured = _Captured()
-        started = time.perf_counter()
-        quiet = request.automatic or bool(request.in_flight)
-        described, fact_gaps = ([], []) if quiet else self.sandboxes.describe(record)
-        filesystem = self.plugins.filesystem(record.filesystem)
-        images = self.images(statepoint.id)
-        images.mkdir(mode=0o700, parents=True)
-        if isinstance(filesystem, Prehashing):
-            filesystem.prepare(layer_of(record.spec))
-        reach("snapshot.prepared")
-        services = self.remote.services(record)
-        frozen = time.perf_counter()
-        with self._instant(record, images, request) as instant:
-            captured.timings["until_instant"] = time.perf_counter() - frozen
-            captured.files = filesystem.capture(layer_of(record.spec), statepoint.id)
-            reach("snapshot.files")
-            captured.remote = self.remote.capture(record, services)
-            reach("snapshot.remote")
-            captured.timings["in_instant"] = time.perf_counter() - frozen - captured.timings["until_instant"]
-        captured.timings["frozen"] = time.perf_counter() - frozen
-        reach("snapshot.captured")
-        captured.timings["total"] = time.perf_counter() - started
-        description, facts = context.record_state(request.description, described)
-        if request.files_only:
-            fact_gaps.append(Gap(Domain.PROCESSES, "all processes", f"left out: {request.files_only}"))
-        processes = self._visible(record, instant.process_list, request.in_flight)
-        found = coverage.coverage(
-            captured.files, instant, processes, captured.remote, [*fact_gaps, *self.sandboxes.standing_gaps(record)]
-        )
-        return replace(
-            statepoint,
-            description=description,
-            facts=facts,
-            files=captured.files,
-            processes=instant.artefact,
-            process_list=processes,
-            remote=captured.remote,
-            coverage=found,
-            base=record.base,
-            timings={key: round(value, 6) for key, value in captured.timings.items()},
-        )
-
-    def _visible(
-        self, record: SandboxRecord, processes: Sequence[ProcessInfo], in_flight: Sequence[int]
-    ) -> tuple[ProcessInfo, ...]:
-        """Without the call that asked, and without the init of a process tree, which is Planarian's own."""
-        tree = self.plugins.sandbox(record.spec.backend).capabilities.process_tree
-        hidden = {*in_flight, 1} if tree else {*in_flight}
-        return tuple(process for process in processes if process.pid not in hidden)
-
-    @contextmanager
-    def _instant(self, record: SandboxRecord, images: Path, request: SnapshotRequest) -> Iterator[Instant]:
-        """The process backend's instant, or stillness where nothing runs."""
-        if not self.sandboxes.running(record):
-            yield coverage.Stillness("the sandbox did not run")
-            return
-        assert record.live is not None
-        backend = self.plugins.process("none" if request.files_only else record.process)
-        sandbox = self.plugins.sandbox(record.spec.backend)
-        if backend.capabilities.memory:
-            self._check_base(record, record.base, CaptureError)
-        spec, live = record.spec, record.live
-        running = RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live), request.in_flight)
-        with backend.instant(running, images) as instant:
-            yield instant
-
-    def _check_base(self, record: SandboxRecord, base: str, error: type[PlanarianError]) -> None:
-        """Memory images map the host's libraries: name an upgrade instead of letting the image fail."""
-        if base != self.plugins.sandbox(record.spec.backend).fingerprint(record.spec):
-            raise error(
-                "the host's packages changed below the sandbox since its processes started: their memory can't be "
-                "captured or restored",
-                code="base-changed",
-                state="nothing was changed",
-                remedy="use --files-only: processes then start anew",
-            )
-
     def _abandon(
         self, record: SandboxRecord, statepoint: Statepoint, operation: Operation, error: BaseException
     ) -> NoReturn:
@@ -247,16 +165,14 @@ class StatepointManager:
         ) from error
 
     def drop_artefacts(self, record: SandboxRecord, statepoint: Statepoint) -> None:
-        """Remove what a statepoint that isn't committed left on the disk."""
-        self.plugins.filesystem(record.filesystem).discard(statepoint.id)
-        backend = statepoint.processes.backend if statepoint.processes else record.process
-        self.plugins.process(backend).discard(self.images(statepoint.id))
-        shutil.rmtree(self.images(statepoint.id).parent, ignore_errors=True)
+        """Remove what a statepoint that can't be restored any more left on the disk, and nobody else needs."""
+        self.artefacts.drop(record, statepoint)
 
     def remove(self, record: SandboxRecord, operation: Operation) -> None:
         """Remove a sandbox for good, with its statepoints. Safe to repeat after a crash."""
-        for statepoint in self.registry.statepoints(record.id):
-            self.drop_artefacts(record, statepoint)
+        own = self.registry.statepoints(record.id)
+        for statepoint in own:
+            self.artefacts.drop(record, statepoint, leaving={s.id for s in own})
         reach("remove.dropped")
         self.sandboxes.destroy(record, operation)
 
@@ -273,8 +189,8 @@ class StatepointManager:
             backend = self.plugins.process(statepoint.processes.backend)
             if backend.capabilities.memory:
                 self.plugins.require("process", backend.name)
-                self._check_base(record, statepoint.base, RestoreError)
-            backend.verify(statepoint.processes, self.images(statepoint.id))
+                self.capturer.check_base(record, statepoint.base, RestoreError)
+            backend.verify(statepoint.processes, self.artefacts.images(statepoint))
 
     def check_rollback(
         self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False, accept_pivots: bool = False
@@ -458,24 +374,15 @@ class StatepointManager:
         self.check_restorable(source, statepoint, files_only=files_only)
         self.sandboxes.check_name(name)
         assert statepoint.files is not None
-        sandbox_id = new_id("sb")
-        folder = self.sandboxes.folder(sandbox_id)
-        in_place = self.plugins.sandbox(source.spec.backend).capabilities.in_place
-        layer = folder / ("workspace" if in_place else "layer")
-        spec = replace(
-            source.spec, id=sandbox_id, layer=str(layer), workspace=str(layer) if in_place else source.spec.workspace
-        )
-        record = replace(
-            source, spec=spec, branch_id=new_id("br"), created_at=utc_now(), name=name, live=None, closed=False,
-            made_by=made_by,
-        )  # fmt: skip
+        record = self.sandboxes.successor(source, name, made_by)
+        sandbox_id, spec = record.id, record.spec
         with self.sandboxes.lock(sandbox_id).acquire(exclusive=True):
             operation = self.registry.begin(Operation(new_id("op"), "fork", sandbox_id, statepoint.id))
             branch = Branch(record.branch_id, sandbox_id, head=statepoint.id, forked_from=statepoint.id)
             try:
                 self.registry.add_sandbox(record, branch)
                 reach("fork.begun")
-                folder.mkdir(mode=0o700, parents=True)
+                self.sandboxes.folder(sandbox_id).mkdir(mode=0o700, parents=True)
                 filesystem = self.plugins.filesystem(statepoint.files.backend)
                 staged = filesystem.stage(statepoint.files, layer_of(spec))
                 reach("fork.staged")

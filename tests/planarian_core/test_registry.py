@@ -68,9 +68,9 @@ def test_what_is_no_registry_is_refused(tmp_path: Path) -> None:
 def test_a_damaged_record_is_named(tmp_path: Path) -> None:
     registry = Registry(tmp_path / "r")
     statepoint = _statepoint()
-    registry.add_pending(statepoint)
+    registry.add(statepoint)
     with sqlite3.connect(tmp_path / "r") as connection:
-        connection.execute("UPDATE statepoints SET record = '{\"id\": 3'")
+        connection.execute("UPDATE statepoints SET record = '{\"id\": 3}'")
     with pytest.raises(RegistryCorrupt):
         registry.statepoint(statepoint.id)
 

@@ -74,7 +74,7 @@ def test_a_pending_statepoint(cli: Any) -> None:
     sandbox = cli("new")
     with cli.open() as planarian:
         branch = planarian.registry.branch(sandbox)
-        planarian.registry.add_pending(Statepoint("sp-abcdefabcdef", sandbox, branch.id, None, utc_now()))
+        planarian.registry.add(Statepoint("sp-abcdefabcdef", sandbox, branch.id, None, utc_now()))
     assert "is pending, not committed" in cli.fails(3, "rollback", "sp-abcdefabcdef")
     assert cli.json("log", "--all")["statepoints"][0]["status"] == Status.PENDING
 
