@@ -281,17 +281,20 @@ class SandboxBackend(Protocol):
 class RestoreEnvironment:
     """Where a process image comes back to life.
 
-    ``prefix`` is an argument list to put before a command: it runs that command in a mount namespace of its own with
-    the sandbox's files mounted at ``root`` and its control groups joined. ``freezer`` is the directory of the sandbox's
-    own control group (version 2), empty where there is none. ``mounts``: what is mounted below the
-    sandbox's root from elsewhere, path inside -> where it is mounted there; not below ``root``, because CRIU can't
-    take a mount over that has others below it.
+    ``enter`` mounts the sandbox's files at ``root`` (and at ``mounts``), by itself and without a process of its own. It
+    is called in a thread that has a mount namespace to itself, from which nothing propagates; what it mounts goes with
+    that namespace. OSError names what could not be mounted. ``groups`` are the directories of the sandbox's control
+    groups: the process that restores is put into them before it begins, so that all it makes is in them. ``freezer``
+    is the one of version 2 among them, empty where there is none. ``mounts``: what is mounted below the sandbox's root
+    from elsewhere, path inside -> where it is mounted there; not below ``root``, because CRIU can't take a mount over
+    that has others below it.
     """
 
-    prefix: tuple[str, ...]
+    enter: Callable[[], None]
     root: str
     private_network: bool
     mounts: Mapping[str, str] = field(default_factory=dict)
+    groups: tuple[str, ...] = ()
     freezer: str = ""
 
 
@@ -312,6 +315,16 @@ class MergesLayers(Protocol):
 
     def merged(self, spec: SandboxSpec, layer: FileTree) -> FileTree:
         """What a sandbox with this layer sees: paths are those inside, without the leading ``/``."""
+
+
+@runtime_checkable
+class WritesInside(Protocol):
+    """A sandbox backend whose files must not be written in their layer while it runs, only from inside."""
+
+    def open_root(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """A descriptor of the running sandbox's root directory, the caller's to close. All below it is the sandbox's
+        to change at any moment. SandboxError when it is gone.
+        """
 
 
 @runtime_checkable

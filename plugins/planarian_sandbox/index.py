@@ -22,6 +22,7 @@ from planarian_sandbox.layout import Layout
 UPPER = "trusted.overlay.upper"
 ORIGIN = "trusted.overlay.origin"
 _HEADER = struct.Struct("5B16s")  # version, magic, length, flags, type, uuid of the file system; the handle follows
+HEADER_SIZE = _HEADER.size
 _MAGIC = 0xFB
 _PATH_UPPER = 0x04
 _ROOM = 128

@@ -11,6 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from planarian_core.errors import SandboxError
+from planarian_core.file_tree import FileTree
 from planarian_core.interfaces import (
     Availability,
     OutputSink,
@@ -42,6 +43,7 @@ from planarian_sandbox.launch import (
 )
 from planarian_sandbox.layer import prepare, refresh
 from planarian_sandbox.layout import Layout, is_fresh
+from planarian_sandbox.merged import merged
 from planarian_sandbox.probe import probe
 from planarian_sandbox.sessions import forget_sessions, listening, run_in_session
 
@@ -205,6 +207,15 @@ class NamespaceBackend:
         live = live_sandbox(init_pid, cgroups.of_sandbox(spec.id), details)
         forget_calls(init_pid)
         return live
+
+    def merged(self, spec: SandboxSpec, layer: FileTree) -> FileTree:
+        """What a sandbox with this layer sees; see :class:`planarian_core.interfaces.MergesLayers`."""
+        return merged(spec, layer, self._home)
+
+    def open_root(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """A descriptor of the running sandbox's own root; see :class:`planarian_core.interfaces.WritesInside`."""
+        with running_init(live), reported("The sandbox's root can't be opened"):
+            return os.open(f"/proc/{live.init_pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
 
     def inside(self, spec: SandboxSpec, path: str) -> str | None:
         """The name inside of a path in the layer; None for the overlays' own and Planarian's runtime directory."""
