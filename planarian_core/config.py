@@ -9,8 +9,10 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 
 from planarian_core.errors import ConfigurationError
+from planarian_core.policy import check_policy
+from planarian_core.units import parse_share, parse_size
 
-_POLICY = re.compile(r"(every-call|manual|milestones|every:[1-9]\d*)$")
+_PRUNE = re.compile(r"keep-last:([1-9]\d{0,8})")
 
 
 def default_home() -> Path:
@@ -27,10 +29,14 @@ def default_home() -> Path:
 class Config:
     """Defaults of a home. Empty backend names mean: the best one that this host allows.
 
-    ``policy`` is when adapters take statepoints by themselves: ``every-call``, ``every:N`` (calls), ``milestones``
-    (named ones only) or ``manual``. ``hidden`` are further host paths that no sandbox may see. ``agent_forks`` is how
-    many open forks an agent may make of its own sandbox. ``lock_timeout`` in seconds; ``ledger_characters`` bounds what
-    goes into an agent's context.
+    ``policy`` is when adapters take statepoints by themselves (:mod:`planarian_core.policy`): ``every-call``,
+    ``every:N`` (calls), ``on-change``, ``milestones`` (named ones only) or ``manual``. ``hidden`` are further host
+    paths that no sandbox may see. ``agent_forks`` is how many open forks an agent may make of its own sandbox.
+    ``lock_timeout`` in seconds; ``ledger_characters`` bounds what goes into an agent's context.
+
+    ``max_bytes`` (``20G``) is what all statepoints may take, without limit if empty; ``min_free`` (``1G`` or ``2%``)
+    what must stay free on the disk, the smaller of 256M and 1% if empty. ``prune`` (``keep-last:50``) prunes a
+    sandbox by itself after a snapshot, some at a time.
     """
 
     sandbox: str = ""
@@ -38,18 +44,34 @@ class Config:
     process: str = ""
     network: str = "none"
     policy: str = "every-call"
+    standby: str = "off"
+    standby_memory: int = 0
     hidden: tuple[str, ...] = ()
     agent_forks: int = 8
     lock_timeout: float = 600.0
     ledger_characters: int = 6000
+    max_bytes: str = ""
+    min_free: str = ""
+    prune: str = ""
 
     def __post_init__(self) -> None:
-        if not _POLICY.match(self.policy):
-            raise ConfigurationError(
-                f"policy {self.policy!r} is unknown", remedy="one of: every-call, every:N, milestones, manual"
-            )
+        check_policy(self.policy)
+        if self.max_bytes:
+            parse_size(self.max_bytes)
+        if self.min_free:
+            parse_share(self.min_free, 0)
+        if self.prune and not _PRUNE.fullmatch(self.prune):
+            raise ConfigurationError(f"prune {self.prune!r} is unknown", remedy="keep-last:N, such as keep-last:50")
+        if not _STANDBY.match(self.standby):
+            raise ConfigurationError(f"standby {self.standby!r} is unknown", remedy="one of: off, head, named, best:N")
         if self.network not in ("none", "host"):
             raise ConfigurationError(f"network {self.network!r} is unknown", remedy="one of: none, host")
+
+    @property
+    def keep_last(self) -> int | None:
+        """How many statepoints of a sandbox are kept by ``prune``; None where nothing is pruned by itself."""
+        match = _PRUNE.fullmatch(self.prune)
+        return int(match[1]) if match else None
 
 
 def load(home: Path) -> Config:

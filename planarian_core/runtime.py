@@ -26,12 +26,13 @@ from planarian_core import agent_requests, context, lineage
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
-from planarian_core.errors import ConfigurationError, LineageError
+from planarian_core.errors import ConfigurationError, LineageError, RestoreError
 from planarian_core.faults import reach
 from planarian_core.interfaces import Collects, OutputSink
 from planarian_core.model import (
     Command,
     CommandResult,
+    Drill,
     Limits,
     Outcome,
     RestoreContext,
@@ -41,11 +42,14 @@ from planarian_core.model import (
     new_id,
 )
 from planarian_core.plugin_manager import PluginManager
+from planarian_core.policy import CallCounter, Verdict, check_policy, verdict
 from planarian_core.recovery import Recovered, Recovery
 from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox import Sandbox, StatepointRef
 from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
+from planarian_core.standby import StandbyManager
 from planarian_core.statepoint_manager import StatepointManager
+from planarian_core.warming import Warmer
 
 
 class Planarian:
@@ -57,9 +61,11 @@ class Planarian:
         self.plugins = plugins
         self.registry = registry
         self.sandboxes = SandboxManager(home, registry, plugins, config)
-        self.statepoints = StatepointManager(home, registry, plugins, self.sandboxes)
+        self.standbys = StandbyManager(home, registry, plugins, self.sandboxes)
+        self.statepoints = StatepointManager(home, registry, plugins, self.sandboxes, self.standbys)
+        self.warmer = Warmer(registry, self.sandboxes, self.standbys)
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="planarian")
-        self._calls: dict[str, int] = {}
+        self.calls = CallCounter(home)
         self.recovered: list[Recovered] = []
 
     @classmethod
@@ -94,8 +100,10 @@ class Planarian:
         return planarian
 
     def close(self) -> None:
-        """Wait for background snapshots and let go of the home. Sandboxes go on running."""
+        """Wait for background snapshots, drop warm copies and let go of the home. Sandboxes go on running."""
         self._workers.shutdown(wait=True)
+        self.warmer.close()
+        self.standbys.close()
         self.registry.close()
 
     def __enter__(self) -> Planarian:
@@ -118,8 +126,12 @@ class Planarian:
         limits: Limits | None = None,
         hidden: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
+        policy: str = "",
     ) -> Sandbox:
         """Make and start a sandbox on a host directory; backends not named are the best that this host allows.
+
+        Args:
+            policy: when adapters take statepoints of it by themselves; the home's policy if empty.
 
         Raises:
             ConfigurationError, BackendUnavailable, SandboxError: nothing remains of it.
@@ -134,6 +146,7 @@ class Planarian:
             limits or Limits(),
             tuple(hidden),
             dict(env or {}),
+            policy,
         )
         return Sandbox(self, self.sandboxes.create(request).id)
 
@@ -167,7 +180,7 @@ class Planarian:
         with self.sandboxes.hold(sandbox.id, exclusive=False) as held:
             server = agent_requests.RequestServer(self, sandbox, held)
             result = self.sandboxes.execute(sandbox.record, command, sink, server.handle)
-        self._calls[sandbox.id] = self._calls.get(sandbox.id, 0) + 1
+            self.calls.add(sandbox.id)
         return server.after(result, sink)
 
     # --- the primitives ---
@@ -228,11 +241,15 @@ class Planarian:
 
         return work() if wait else self._workers.submit(work)
 
-    def take(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint:
-        """Take a statepoint of a sandbox whose exclusive lock the caller holds; calls are counted from here anew."""
-        snapshot = self.statepoints.snapshot_anyway if request.automatic else self.statepoints.snapshot
+    def take(self, record: SandboxRecord, request: SnapshotRequest, *, anyway: bool = False) -> Statepoint:
+        """Take a statepoint of a sandbox whose exclusive lock the caller holds; calls are counted from here anew.
+
+        One that nobody asked for (``anyway``, or automatic) is of the files alone where processes can't be captured.
+        """
+        anyway = anyway or request.automatic
+        snapshot = self.statepoints.snapshot_anyway if anyway else self.statepoints.snapshot
         statepoint = snapshot(record, request)
-        self._calls[record.id] = 0
+        self.calls.reset(record.id)
         return statepoint
 
     def rollback(
@@ -257,9 +274,11 @@ class Planarian:
         with self.sandboxes.hold(sandbox.id, exclusive=True):
             record = sandbox.record
             statepoint = self.resolve(sandbox, to)
-            return self.statepoints.rollback(
+            restored = self.statepoints.rollback(
                 record, statepoint, safety=safety, files_only=files_only, accept_pivots=accept_pivots
             )
+            self.calls.reset(record.id)
+            return restored
 
     def preview_rollback(self, sandbox: Sandbox, to: StatepointRef) -> RollbackPreview:
         """What :meth:`rollback` would do now."""
@@ -285,6 +304,7 @@ class Planarian:
         with self.sandboxes.hold(source.id, exclusive=False):
             point = self.resolve(source, statepoint)
             record, restored = self.statepoints.fork(source.record, point, name, files_only=files_only)
+        self.warmer.look(source.id)
         return Sandbox(self, record.id), restored
 
     def recover(self, *, files_only: bool = False) -> list[Recovered]:
@@ -293,7 +313,40 @@ class Planarian:
         Args:
             files_only: where processes can't be brought back, let them start anew.
         """
+        self.standbys.sweep()
         return Recovery(self.registry, self.sandboxes, self.statepoints, files_only=files_only).run()
+
+    # --- hot standby ---
+
+    def keep_warm(
+        self, statepoint: StatepointRef, copies: int = 1, *, of: Sandbox | None = None, wait: bool = False
+    ) -> None:
+        """Keep restored copies of a statepoint ready, whatever the policy ``standby`` says; rollbacks and forks use them.
+
+        Args:
+            copies: how many; 0 leaves the statepoint to the policy again.
+            wait: until they are there, or can't be made (memory, or see :meth:`drill`).
+        """
+        source = of or self._owner(statepoint)
+        self.warmer.keep(self.resolve(source, statepoint), copies)
+        if wait:
+            self.warmer.settle()
+
+    def drill(self, statepoint: StatepointRef, *, of: Sandbox | None = None) -> Drill:
+        """Restore a statepoint beside everything else, to see that it can be, and drop that copy again.
+
+        Returns what the registry says from now on: one that failed can't be gone back to with its processes.
+        """
+        source = of or self._owner(statepoint)
+        point = self.resolve(source, statepoint)
+        record = self.registry.sandbox(point.sandbox_id)
+        try:
+            self.standbys.drop(self.standbys.build(record, point))
+        except RestoreError:
+            pass  # the registry's word is the result
+        drill = self.registry.drills.get(point.id)
+        assert drill is not None
+        return drill
 
     # --- evidence ---
 
@@ -360,25 +413,86 @@ class Planarian:
     # --- policy ---
 
     def should_snapshot(self, sandbox: Sandbox, trigger: str = "tool-call") -> bool:
-        """Whether an adapter takes a statepoint now: a plugin's word, else the configured policy.
+        """Whether a statepoint is due now: a plugin's word, else the sandbox's policy, else the home's.
 
         Args:
             trigger: ``tool-call``, ``milestone:NAME`` or ``submit``.
         """
-        calls = self._calls.get(sandbox.id, 0)
-        said = self.plugins.hook.planarian_should_snapshot(sandbox=sandbox.record, trigger=trigger, calls=calls)
+        found = self._verdict(sandbox.record, trigger)
+        if found is not Verdict.TAKE_IF_CHANGED:
+            return found is Verdict.TAKE
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
+            return not self.statepoints.unchanged(sandbox.record)
+
+    def _verdict(self, record: SandboxRecord, trigger: str) -> Verdict:
+        calls = self.calls.count(record.id)
+        said = self.plugins.hook.planarian_should_snapshot(sandbox=record, trigger=trigger, calls=calls)
         if said is not None:
-            return bool(said)
-        policy = self.config.policy
-        if policy == "manual":
-            return False
-        if trigger != "tool-call":
-            return True
-        if policy.startswith("every:"):
-            return calls >= int(policy.removeprefix("every:"))
-        return policy == "every-call"
+            return Verdict.TAKE if said else Verdict.SKIP
+        return verdict(record.policy or self.config.policy, trigger, calls)
+
+    @overload
+    def snapshot_by_policy(
+        self, sandbox: Sandbox, trigger: str = ..., *, name: str = ..., description: str = ...
+    ) -> Statepoint | None: ...
+
+    @overload
+    def snapshot_by_policy(
+        self, sandbox: Sandbox, trigger: str = ..., *, name: str = ..., description: str = ..., wait: Literal[False]
+    ) -> Future[Statepoint | None]: ...
+
+    def snapshot_by_policy(
+        self,
+        sandbox: Sandbox,
+        trigger: str = "tool-call",
+        *,
+        name: str = "",
+        description: str = "",
+        wait: bool = True,
+    ) -> Statepoint | Future[Statepoint | None] | None:
+        """What an adapter calls after each tool call, at milestones and at the end: a statepoint, if one is due.
+
+        Args:
+            trigger: ``tool-call``, ``milestone:NAME`` or ``submit``.
+            wait: as in :meth:`snapshot`; the future's result is None as well where none is due.
+
+        Raises:
+            CaptureError: nothing was committed; the sandbox runs on.
+        """
+        found = self._verdict(sandbox.record, trigger)
+        if found is Verdict.SKIP:
+            return None if wait else _done(None)
+        held = self.sandboxes.hold(sandbox.id, exclusive=True)
+
+        def work() -> Statepoint | None:
+            with held:
+                record = sandbox.record
+                self.sandboxes.check_running(record)
+                if found is Verdict.TAKE_IF_CHANGED and self.statepoints.unchanged(record):
+                    return None
+                return self.take(record, SnapshotRequest(name, description, automatic=not name), anyway=True)
+
+        return work() if wait else self._workers.submit(work)
+
+    def set_policy(self, sandbox: Sandbox, policy: str) -> None:
+        """Change when adapters take statepoints of a sandbox; empty for the home's policy.
+
+        Raises:
+            ConfigurationError: there is no such policy.
+        """
+        if policy:
+            check_policy(policy)
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
+            self.registry.update_sandbox(replace(sandbox.record, policy=policy))
 
     def with_config(self, **changes: object) -> None:
         """Change defaults of this open home only (an adapter's own configuration)."""
         self.config = replace(self.config, **changes)  # type: ignore[arg-type]  # Config checks its own fields
         self.sandboxes.config = self.config
+
+
+def _done(result: Statepoint | None) -> Future[Statepoint | None]:
+    """A future that has its result already."""
+    done: Future[Statepoint | None] = Future()
+    done.set_result(result)
+    return done

@@ -29,6 +29,7 @@ from planarian_core.model import (
     utc_now,
 )
 from planarian_core.plugin_manager import PluginManager
+from planarian_core.policy import check_policy
 from planarian_core.registry import Operation, Registry
 from planarian_core.workspace_copy import copy_workspace, remove_copy
 
@@ -54,6 +55,7 @@ class SandboxRequest:
     limits: Limits = field(default_factory=Limits)
     hidden: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
+    policy: str = ""
 
 
 def layer_of(spec: SandboxSpec) -> Layer:
@@ -141,6 +143,8 @@ class SandboxManager:
         """
         workspace = self._checked_workspace(request.workspace)
         self.check_name(request.name)
+        if request.policy:
+            check_policy(request.policy)
         sandbox_id = new_id("sb")
         backend = self.choose("sandbox", request.sandbox or self.config.sandbox)
         sandbox = self.plugins.sandbox(backend)
@@ -161,7 +165,7 @@ class SandboxManager:
             origin="" if in_place else str(self.home / "origins" / sandbox_id),
         )
         process = self.choose_process(spec, request.process or self.config.process)
-        record = SandboxRecord(spec, new_id("br"), filesystem, process, utc_now(), request.name)
+        record = SandboxRecord(spec, new_id("br"), filesystem, process, utc_now(), request.name, policy=request.policy)
         with self.lock(sandbox_id).acquire(exclusive=True):
             operation = self.registry.begin(Operation(new_id("op"), "create", sandbox_id))
             self.registry.add_sandbox(record, Branch(record.branch_id, record.id))

@@ -15,12 +15,13 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
+from planarian_core.units import size as size  # offered here beside the other ways to show things
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _UNBOUNDED = 1_000_000
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
-_UNITS = ("B", "KiB", "MiB", "GiB", "TiB")
 
 
 def print_json(data: Any) -> None:
@@ -111,13 +112,3 @@ def age(moment: str) -> str:
         if seconds >= length:
             return f"{int(seconds // length)} {unit} ago"
     return f"{max(int(seconds), 0)} s ago"
-
-
-def size(count: int) -> str:
-    """A number of bytes for people: ``4.0 GiB``."""
-    amount = float(count)
-    for unit in _UNITS[:-1]:
-        if amount < 1024:
-            return f"{amount:.0f} {unit}" if unit == "B" else f"{amount:.1f} {unit}"
-        amount /= 1024
-    return f"{amount:.1f} {_UNITS[-1]}"
