@@ -13,6 +13,7 @@ from planarian_core.policy import check_policy
 from planarian_core.units import parse_share, parse_size
 
 _PRUNE = re.compile(r"keep-last:([1-9]\d{0,8})")
+_STANDBY = re.compile(r"(off|head|named|best:[1-9]\d*)$")
 
 
 def default_home() -> Path:
