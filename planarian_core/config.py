@@ -35,6 +35,10 @@ class Config:
     paths that no sandbox may see. ``agent_forks`` is how many open forks an agent may make of its own sandbox.
     ``lock_timeout`` in seconds; ``ledger_characters`` bounds what goes into an agent's context.
 
+    ``standby`` is of which statepoints an open runtime keeps restored copies ready: ``off``, ``head``, ``named`` (the
+    head and the named ones) or ``best:N`` (the head and the N best of the ledger); ``standby_memory`` (``2G``) bounds
+    what they take together, a quarter of what is free if empty.
+
     ``max_bytes`` (``20G``) is what all statepoints may take, without limit if empty; ``min_free`` (``1G`` or ``2%``)
     what must stay free on the disk, the smaller of 256M and 1% if empty. ``prune`` (``keep-last:50``) prunes a
     sandbox by itself after a snapshot, some at a time.
@@ -46,7 +50,7 @@ class Config:
     network: str = "none"
     policy: str = "every-call"
     standby: str = "off"
-    standby_memory: int = 0
+    standby_memory: str = ""
     hidden: tuple[str, ...] = ()
     agent_forks: int = 8
     lock_timeout: float = 600.0
@@ -59,11 +63,13 @@ class Config:
         check_policy(self.policy)
         if self.max_bytes:
             parse_size(self.max_bytes)
+        if self.standby_memory:
+            parse_size(self.standby_memory)
         if self.min_free:
             parse_share(self.min_free, 0)
         if self.prune and not _PRUNE.fullmatch(self.prune):
             raise ConfigurationError(f"prune {self.prune!r} is unknown", remedy="keep-last:N, such as keep-last:50")
-        if not _STANDBY.match(self.standby):
+        if not _STANDBY.fullmatch(self.standby):
             raise ConfigurationError(f"standby {self.standby!r} is unknown", remedy="one of: off, head, named, best:N")
         if self.network not in ("none", "host"):
             raise ConfigurationError(f"network {self.network!r} is unknown", remedy="one of: none, host")

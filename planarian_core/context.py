@@ -132,7 +132,7 @@ def restore_context(
     sandbox_id: str,
     statepoint: Statepoint,
     *,
-    files: tuple[int, tuple[str, ...]] = (0, ()),
+    files: tuple[int | None, tuple[str, ...]] = (0, ()),
     not_undone: Sequence[Gap] = (),
     running: tuple[str, ...] = (),
     safety: Statepoint | None = None,
@@ -141,7 +141,7 @@ def restore_context(
     """RestoreContext: what an agent must know after a ``rollback`` or ``fork`` (``action``).
 
     Args:
-        files: how many files the rollback changed back, and a sample of them.
+        files: how many files the rollback changed back (None: not counted), and a sample of them.
         running: what runs again, in words.
         safety: the statepoint of the state that was left; what ran in it and doesn't any more is listed.
     """

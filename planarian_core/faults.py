@@ -26,14 +26,19 @@ POINTS: tuple[str, ...] = (
     "rollback.compensated",
     "rollback.switched",
     "rollback.restored",
+    "rollback.woken",
     "rollback.committed",
     "remove.begun",
     "remove.dropped",
     "fork.begun",
     "fork.staged",
     "fork.switched",
+    "fork.taken",
     "fork.restored",
     "fork.committed",
+    "standby.begun",
+    "standby.staged",
+    "standby.restored",
 )
 
 

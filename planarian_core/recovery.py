@@ -12,7 +12,7 @@ from planarian_core.errors import LineageError, PlanarianError, SandboxError
 from planarian_core.interfaces import RunningSandbox, Thaws
 from planarian_core.model import SandboxRecord, Status
 from planarian_core.registry import Operation, Registry
-from planarian_core.sandbox_manager import SandboxManager, layer_of
+from planarian_core.sandbox_manager import SandboxManager
 from planarian_core.statepoint_manager import StatepointManager
 
 
@@ -104,15 +104,16 @@ class Recovery:
         self.registry.update_sandbox(record)
         try:
             self.statepoints.check_restorable(record, statepoint, files_only=operation.files_only)
-            assert statepoint.files is not None
-            filesystem = self.sandboxes.plugins.filesystem(statepoint.files.backend)
-            staged = filesystem.stage(statepoint.files, layer_of(record.spec))
+            destination = self.statepoints.by_files(record, statepoint, files_only=operation.files_only)
         except PlanarianError:
             if operation.phase == "compensated" or operation.safety_id is None or statepoint.remote:
                 raise
             self.statepoints.return_to_safety(operation, record)
             return f"the rollback to {statepoint.id} was undone"
-        self.statepoints.go_back(operation, record, statepoint, staged)
+        try:
+            self.statepoints.go_back(operation, record, statepoint, destination)
+        finally:
+            destination.finish()
         return f"the rollback to {statepoint.id} was finished"
 
     def _remove_unborn(self, operation: Operation) -> str:

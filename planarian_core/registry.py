@@ -214,9 +214,19 @@ class Registry:
 
     # --- sandboxes and branches ---
 
-    def add_sandbox(self, record: SandboxRecord, branch: Branch) -> None:
-        """Make a sandbox and its branch known."""
+    def add_sandbox(
+        self,
+        record: SandboxRecord,
+        branch: Branch,
+        operation: Operation | None = None,
+        taken: Standby | None = None,
+    ) -> None:
+        """Make a sandbox and its branch known, together with the operation that makes it and the copy it is made of."""
         with self.transaction() as connection:
+            if operation is not None:
+                _begin(connection, operation)
+            if taken is not None:
+                self.standbys.remove(taken.id, connection)
             connection.execute(
                 "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, _json(record))
             )
@@ -370,9 +380,20 @@ class Registry:
         *,
         record: SandboxRecord | None = None,
         head: str | None = None,
+        taken: Standby | None = None,
+        left: Standby | None = None,
     ) -> None:
-        """Take an operation out of the journal, together with the sandbox's new record and head."""
+        """Take an operation out of the journal, together with the sandbox's new record and head.
+
+        Args:
+            taken: a copy that has become the sandbox's own.
+            left: what it has left in exchange, to be removed.
+        """
         with self.transaction() as connection:
+            if taken is not None:
+                self.standbys.remove(taken.id, connection)
+            if left is not None:
+                self.standbys.put(left.id, left, connection)
             if record is not None:
                 _put_sandbox(connection, record)
             if head is not None:

@@ -9,7 +9,7 @@ from pathlib import Path
 from planarian_core.artefacts import images_of
 from planarian_core.context import one_line, process_words
 from planarian_core.errors import SandboxError
-from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, SandboxBackend, TreeHost
+from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, SandboxBackend, TreeHost, Wakes
 from planarian_core.model import (
     Artefact,
     Command,
@@ -33,6 +33,35 @@ class Revived:
     gaps: tuple[Gap, ...] = ()
 
 
+def described(statepoint: Statepoint) -> tuple[str, ...]:
+    """What runs when a statepoint's processes are back, in words."""
+    return tuple(map(process_words, statepoint.process_list))
+
+
+def restore_frozen(
+    home: Path, plugins: PluginManager, record: SandboxRecord, statepoint: Statepoint
+) -> LiveSandbox | None:
+    """Restore the process tree so that nothing of it runs yet; None where that can't be, or there is none.
+
+    Raises:
+        RestoreError, SandboxError: nothing is left running.
+    """
+    spec = record.spec
+    sandbox = plugins.sandbox(spec.backend)
+    artefact, backend = _captured(plugins, statepoint)
+    if not (
+        artefact and isinstance(backend, RestoresTree) and isinstance(sandbox, TreeHost) and isinstance(sandbox, Wakes)
+    ):
+        return None
+    environment = sandbox.restore_environment(spec)
+    if not environment.freezer:
+        sandbox.stop(spec, None)
+        return None
+    images = images_of(home, statepoint.owner(artefact))
+    pid = backend.restore(artefact, images, environment, kill=statepoint.in_flight, frozen=True)
+    return sandbox.adopt(spec, pid)
+
+
 def bring_up(
     home: Path, registry: Registry, plugins: PluginManager, record: SandboxRecord, statepoint: Statepoint, *,
     files_only: bool = False,
@@ -49,7 +78,7 @@ def bring_up(
         environment = sandbox.restore_environment(spec)
         images = images_of(home, statepoint.owner(artefact))
         live = sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight))
-        return Revived(live, tuple(map(process_words, statepoint.process_list)))
+        return Revived(live, described(statepoint))
     live = sandbox.start(spec)
     if artefact and isinstance(backend, RestartsCommands):
         origin = registry.sandbox(statepoint.sandbox_id).spec.workspace

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
@@ -321,7 +322,7 @@ class Planarian:
     def keep_warm(
         self, statepoint: StatepointRef, copies: int = 1, *, of: Sandbox | None = None, wait: bool = False
     ) -> None:
-        """Keep restored copies of a statepoint ready, whatever the policy ``standby`` says; rollbacks and forks use them.
+        """Keep restored copies of a statepoint ready, whatever the policy ``standby`` says, for rollbacks and forks.
 
         Args:
             copies: how many; 0 leaves the statepoint to the policy again.
@@ -340,10 +341,8 @@ class Planarian:
         source = of or self._owner(statepoint)
         point = self.resolve(source, statepoint)
         record = self.registry.sandbox(point.sandbox_id)
-        try:
+        with suppress(RestoreError):  # the registry's word is the result
             self.standbys.drop(self.standbys.build(record, point))
-        except RestoreError:
-            pass  # the registry's word is the result
         drill = self.registry.drills.get(point.id)
         assert drill is not None
         return drill

@@ -17,6 +17,7 @@ from typing import NoReturn
 from planarian_core import context, lineage
 from planarian_core.artefacts import Artefacts
 from planarian_core.capture import Capturer, SnapshotRequest
+from planarian_core.destination import ByCopy, ByFiles, Destination
 from planarian_core.errors import (
     CaptureError,
     CompensationError,
@@ -28,8 +29,6 @@ from planarian_core.errors import (
 from planarian_core.faults import reach
 from planarian_core.interfaces import (
     EndsAbandonedCalls,
-    NamesPaths,
-    StagedFiles,
 )
 from planarian_core.model import (
     Branch,
@@ -47,21 +46,29 @@ from planarian_core.model import (
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Operation, Registry
 from planarian_core.remote_state import RemoteState
-from planarian_core.revival import Revived, bring_up
-from planarian_core.sandbox_manager import SandboxManager, layer_of
+from planarian_core.revival import Revived, described
+from planarian_core.sandbox_manager import SandboxManager
+from planarian_core.standby import StandbyManager
 
-_SAMPLE = 50
 _RECOVER = "mend the cause, then: planarian recover; or let processes start anew: planarian recover --files-only"
 
 
 class StatepointManager:
     """Orders the steps. The caller holds the sandbox's lock: exclusive for snapshot and rollback."""
 
-    def __init__(self, home: Path, registry: Registry, plugins: PluginManager, sandboxes: SandboxManager) -> None:
+    def __init__(
+        self,
+        home: Path,
+        registry: Registry,
+        plugins: PluginManager,
+        sandboxes: SandboxManager,
+        standbys: StandbyManager,
+    ) -> None:
         self.home = home
         self.registry = registry
         self.plugins = plugins
         self.sandboxes = sandboxes
+        self.standbys = standbys
         self.remote = RemoteState(registry, plugins)
         self.artefacts = Artefacts(home, registry, plugins)
         self.capturer = Capturer(registry, plugins, sandboxes, self.remote, self.artefacts)
@@ -191,12 +198,26 @@ class StatepointManager:
                 self.plugins.require("process", backend.name)
                 self.capturer.check_base(record, statepoint.base, RestoreError)
             backend.verify(statepoint.processes, self.artefacts.images(statepoint))
+            self._check_drill(statepoint)
+
+    def _check_drill(self, statepoint: Statepoint) -> None:
+        drill = self.registry.drills.get(statepoint.id)
+        if drill is not None and drill.error:
+            raise RestoreError(
+                f"{statepoint.id} could not be restored when that was tried at {drill.created_at}: {drill.error}",
+                code="drill-failed",
+                state="nothing was changed",
+                remedy=f"try again: planarian drill {statepoint.id}; or leave processes out: --files-only",
+            )
 
     def check_rollback(
         self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False, accept_pivots: bool = False
     ) -> list[Gap]:
         """All that can be known before a rollback begins; returns what it can't undo. Changes nothing."""
         self.check_restorable(record, statepoint, files_only=files_only)
+        return self._check_remote(record, statepoint, accept_pivots=accept_pivots)
+
+    def _check_remote(self, record: SandboxRecord, statepoint: Statepoint, *, accept_pivots: bool) -> list[Gap]:
         plan = self.remote.plan(record, statepoint)
         return [*plan.gaps, *self.remote.consent(record, plan, given=accept_pivots)]
 
@@ -204,11 +225,25 @@ class StatepointManager:
         """What a rollback would do; nothing but the staging area is touched, and that is cleared."""
         self.check_restorable(record, statepoint, files_only=False)
         effects = self.remote.plan(record, statepoint).effects
-        assert statepoint.files is not None
-        staged = self.plugins.filesystem(statepoint.files.backend).stage(statepoint.files, layer_of(record.spec))
-        staged.discard()
-        processes = tuple(context.process_words(p) for p in statepoint.process_list)
-        return RollbackPreview(statepoint, *self._inside(record, staged), processes, effects)
+        destination = self.by_files(record, statepoint)
+        try:
+            count, sample = destination.changed(record)
+        finally:
+            destination.finish()
+        return RollbackPreview(statepoint, count or 0, sample, described(statepoint), effects)
+
+    def by_files(
+        self, record: SandboxRecord, statepoint: Statepoint, *, action: str = "rollback", files_only: bool = False
+    ) -> Destination:
+        """The long way to a statepoint, ready: its files staged and verified."""
+        return ByFiles(self.home, self.registry, self.plugins, record, statepoint, action=action, files_only=files_only)
+
+    def _by_copy(self, source: SandboxRecord, statepoint: Statepoint) -> ByCopy | None:
+        """The short way, where a valid copy is there."""
+        standby = self.standbys.take(source, statepoint)
+        if standby is None:
+            return None
+        return ByCopy(self.home, self.registry, self.plugins, self.standbys, standby, statepoint)
 
     def rollback(
         self,
@@ -224,46 +259,62 @@ class StatepointManager:
         Raises:
             RestoreError, CompensationError: ``state`` says where the sandbox is now.
         """
-        gaps = self.check_rollback(record, statepoint, files_only=files_only, accept_pivots=accept_pivots)
-        operation = Operation(new_id("op"), "rollback", record.id, statepoint.id, files_only=files_only)
-        operation = self.registry.begin(operation)
+        copy = None if files_only else self._by_copy(record, statepoint)
         try:
-            reach("rollback.begun")
-            before, unsaved = self._safety(record, statepoint) if safety else (None, [])
-            operation = self.registry.advance(operation, "safe", safety_id=before.id if before else None)
-            assert statepoint.files is not None
-            staged = self.plugins.filesystem(statepoint.files.backend).stage(statepoint.files, layer_of(record.spec))
+            if copy is None:
+                self.check_restorable(record, statepoint, files_only=files_only)
+            gaps = self._check_remote(record, statepoint, accept_pivots=accept_pivots)
+            operation = Operation(
+                new_id("op"),
+                "rollback",
+                record.id,
+                statepoint.id,
+                phase=_first_phase(safety, copy),
+                files_only=files_only,
+            )
+            operation = self.registry.begin(operation)
+            destination, operation, before, unsaved = self._make_ready(operation, record, statepoint, copy, safety)
         except BaseException:
-            self.registry.end(operation)
+            if copy is not None:
+                copy.finish()
             raise
         try:
-            reach("rollback.staged")
-        except BaseException:
-            staged.discard()
-            self.registry.end(operation)
-            raise
-        undone, revived = self.go_back(operation, record, statepoint, staged)
+            undone, revived = self.go_back(operation, record, statepoint, destination)
+            files = destination.changed(record)
+        finally:
+            destination.finish()
         self.plugins.notify("planarian_rolled_back", sandbox=record, statepoint=statepoint, safety=before)
         return context.restore_context(
             self.registry,
             "rollback",
             record.id,
             statepoint,
-            files=self._inside(record, staged),
+            files=files,
             running=revived.running,
             not_undone=[*gaps, *unsaved, *revived.gaps],
             safety=before,
             remote_undone=undone,
         )
 
-    def _inside(self, record: SandboxRecord, staged: StagedFiles) -> tuple[int, tuple[str, ...]]:
-        """How many files change, and a sample of them by the names that they have inside."""
-        sandbox = self.plugins.sandbox(record.spec.backend)
-        if not isinstance(sandbox, NamesPaths):
-            return staged.changed_count, tuple(staged.changed[:_SAMPLE])
-        named = [name for path in staged.changed if (name := sandbox.inside(record.spec, path))]
-        unnamed = staged.changed_count - len(staged.changed)
-        return len(named) + unnamed, tuple(named[:_SAMPLE])
+    def _make_ready(
+        self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, copy: ByCopy | None, safety: bool
+    ) -> tuple[Destination, Operation, Statepoint | None, list[Gap]]:
+        """The safety statepoint and the way to go; what fails ends the operation, nothing was changed."""
+        destination: Destination | None = copy
+        try:
+            reach("rollback.begun")
+            before, unsaved = self._safety(record, statepoint) if safety else (None, [])
+            if safety:
+                operation = self.registry.advance(operation, "safe", safety_id=before.id if before else None)
+            if destination is None:
+                destination = self.by_files(record, statepoint, files_only=operation.files_only)
+            reach("rollback.staged")
+        except BaseException:
+            if destination is not None:
+                destination.finish()
+            self.registry.end(operation)
+            raise
+        return destination, operation, before, unsaved
 
     def _safety(self, record: SandboxRecord, target: Statepoint) -> tuple[Statepoint | None, list[Gap]]:
         """The state before the rollback; where the whole workspace of a directory sandbox is gone, there is none."""
@@ -277,37 +328,29 @@ class StatepointManager:
             raise
 
     def go_back(
-        self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, staged: StagedFiles
+        self, operation: Operation, record: SandboxRecord, statepoint: Statepoint, destination: Destination
     ) -> tuple[list[RemoteEffect], Revived]:
         """The part of a rollback that changes things; journaled, and safe to repeat from its beginning."""
         undone: list[RemoteEffect] = []
+        stopped = record
         try:
-            operation = self.registry.advance(operation, "stopping")
+            if operation.phase != "stopping":
+                operation = self.registry.advance(operation, "stopping")
             self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
-            record = replace(record, live=None)
+            stopped = replace(record, live=None)
             reach("rollback.stopped")
-            self.remote.compensate(record, self.remote.plan(record, statepoint), undone)
-            operation = self.registry.advance(operation, "compensated")
+            plan = self.remote.plan(stopped, statepoint)
+            if plan.moves:
+                self.remote.compensate(stopped, plan, undone)
+                operation = self.registry.advance(operation, "compensated")
             reach("rollback.compensated")
-            staged.switch()
-            reach("rollback.switched")
-            record, revived = self.bring_up(record, statepoint, files_only=operation.files_only)
+            record, revived = destination.arrive(stopped)
             reach("rollback.restored")
         except Exception as error:
-            self._turn_back(operation, record, statepoint, error, undone)
-        self.registry.end(operation, record=record, head=statepoint.id)
+            self._turn_back(operation, stopped, statepoint, error, undone)
+        self.registry.end(operation, record=record, head=statepoint.id, taken=destination.taken, left=destination.left)
         reach("rollback.committed")
         return undone, revived
-
-    def _fingerprint(self, record: SandboxRecord) -> str:
-        return self.plugins.sandbox(record.spec.backend).fingerprint(record.spec)
-
-    def bring_up(
-        self, record: SandboxRecord, statepoint: Statepoint, *, files_only: bool = False
-    ) -> tuple[SandboxRecord, Revived]:
-        """The record of the sandbox, running again with the statepoint's processes."""
-        revived = bring_up(self.home, self.registry, self.plugins, record, statepoint, files_only=files_only)
-        return replace(record, live=revived.live, closed=False, base=self._fingerprint(record)), revived
 
     def _turn_back(
         self,
@@ -351,8 +394,7 @@ class StatepointManager:
         assert safety.files is not None
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
-        self.plugins.filesystem(safety.files.backend).stage(safety.files, layer_of(record.spec)).switch()
-        record, _ = self.bring_up(record, safety, files_only=operation.files_only)
+        record, _ = self.by_files(record, safety, files_only=operation.files_only).arrive(record)
         self.registry.end(operation, record=record, head=safety.id)
 
     # --- fork ---
@@ -371,25 +413,21 @@ class StatepointManager:
         Raises:
             RestoreError, SandboxError: nothing remains of the fork.
         """
-        self.check_restorable(source, statepoint, files_only=files_only)
         self.sandboxes.check_name(name)
-        assert statepoint.files is not None
-        record = self.sandboxes.successor(source, name, made_by)
-        sandbox_id, spec = record.id, record.spec
-        with self.sandboxes.lock(sandbox_id).acquire(exclusive=True):
-            operation = self.registry.begin(Operation(new_id("op"), "fork", sandbox_id, statepoint.id))
-            branch = Branch(record.branch_id, sandbox_id, head=statepoint.id, forked_from=statepoint.id)
+        copy = None if files_only else self._by_copy(source, statepoint)
+        if copy is None:
+            self.check_restorable(source, statepoint, files_only=files_only)
+            record = self.sandboxes.successor(source, name, made_by)
+        else:
+            record = replace(self.sandboxes.successor(source, name, made_by), spec=copy.spec)
+        branch = Branch(record.branch_id, record.id, head=statepoint.id, forked_from=statepoint.id)
+        with self.sandboxes.lock(record.id).acquire(exclusive=True):
+            operation = Operation(new_id("op"), "fork", record.id, statepoint.id)
             try:
-                self.registry.add_sandbox(record, branch)
+                self.registry.add_sandbox(record, branch, operation, copy.taken if copy else None)
                 reach("fork.begun")
-                self.sandboxes.folder(sandbox_id).mkdir(mode=0o700, parents=True)
-                filesystem = self.plugins.filesystem(statepoint.files.backend)
-                staged = filesystem.stage(statepoint.files, layer_of(spec))
-                reach("fork.staged")
-                staged.switch()
-                reach("fork.switched")
                 gaps = self.remote.fence(source, record, statepoint)
-                record, revived = self.bring_up(record, statepoint, files_only=files_only)
+                record, revived = self._arrive(record, statepoint, copy, files_only=files_only)
                 reach("fork.restored")
             except BaseException:
                 self.sandboxes.destroy(record, operation)
@@ -401,3 +439,21 @@ class StatepointManager:
         return record, context.restore_context(
             self.registry, "fork", record.id, statepoint, running=revived.running, not_undone=gaps
         )
+
+    def _arrive(
+        self, record: SandboxRecord, statepoint: Statepoint, copy: ByCopy | None, *, files_only: bool
+    ) -> tuple[SandboxRecord, Revived]:
+        """Bring a new sandbox to its statepoint."""
+        if copy is not None:
+            return copy.arrive(record)
+        self.sandboxes.folder(record.id).mkdir(mode=0o700, parents=True)
+        destination = self.by_files(record, statepoint, action="fork", files_only=files_only)
+        reach("fork.staged")
+        return destination.arrive(record)
+
+
+def _first_phase(safety: bool, copy: ByCopy | None) -> str:
+    """Where a rollback begins in the journal: what needs no preparing needs no entry for it."""
+    if safety:
+        return "begun"
+    return "safe" if copy is None else "stopping"
