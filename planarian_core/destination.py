@@ -52,7 +52,10 @@ class ByFiles:
         action: str = "rollback",
         files_only: bool = False,
     ) -> None:
-        """Stage the files of ``statepoint`` for a sandbox; RestoreError when they are damaged or there is no room."""
+        """Stage the files of ``statepoint`` for a sandbox; RestoreError when they are damaged or there is no room.
+
+        ``action`` names the fault points on the way; a way back has none.
+        """
         self._home = home
         self._registry = registry
         self._plugins = plugins
@@ -64,7 +67,8 @@ class ByFiles:
 
     def arrive(self, record: SandboxRecord) -> tuple[SandboxRecord, Revived]:
         self._staged.switch()
-        reach(f"{self._action}.switched")
+        if self._action:
+            reach(f"{self._action}.switched")
         revived = bring_up(
             self._home, self._registry, self._plugins, record, self._statepoint, files_only=self._files_only
         )

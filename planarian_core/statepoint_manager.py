@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
 
-from planarian_core import context, lineage
+from planarian_core import context, lineage, quota
 from planarian_core.artefacts import Artefacts
 from planarian_core.capture import Capturer, SnapshotRequest
 from planarian_core.destination import ByCopy, ByFiles, Destination
@@ -81,6 +81,7 @@ class StatepointManager:
         Raises:
             CaptureError: nothing was committed; the sandbox runs on.
         """
+        quota.check(self.registry, self.sandboxes.config, self.home, record)
         self.check_name(record, request.name)
         if not request.in_flight:
             self._end_abandoned_calls(record)
@@ -394,7 +395,7 @@ class StatepointManager:
         assert safety.files is not None
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
-        record, _ = self.by_files(record, safety, files_only=operation.files_only).arrive(record)
+        record, _ = self.by_files(record, safety, action="", files_only=operation.files_only).arrive(record)
         self.registry.end(operation, record=record, head=safety.id)
 
     # --- fork ---
