@@ -20,7 +20,7 @@ from planarian_core.cli.group import PlanarianGroup
 from planarian_core.cli.log import log
 from planarian_core.cli.primitives import fork, rollback, snapshot
 from planarian_core.cli.running import run
-from planarian_core.cli.sandboxes import list_, new, rm, stop
+from planarian_core.cli.sandboxes import list_, new, policy, rm, stop
 from planarian_core.cli.shell import shell
 from planarian_core.cli.show import show
 
@@ -46,6 +46,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "outcome": outcome,
     "ledger": ledger,
     "recover": recover,
+    "policy": policy,
     "stop": stop,
     "rm": rm,
 }

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Callable
+from typing import Annotated, TypeVar
 
 import typer
 
 from planarian_core.cli import completion
 from planarian_core.cli.group import JSON
+from planarian_core.errors import ConfigurationError
+from planarian_core.units import parse_duration, parse_size
+
+T = TypeVar("T")
 
 
 def _remember(ctx: typer.Context, value: bool) -> bool:
@@ -44,3 +49,20 @@ StatepointArgument = Annotated[
     ),
 ]
 FilesOnlyOption = Annotated[bool, typer.Option("--files-only", help="Leave the processes out: they start anew.")]
+
+
+def size_of(text: str) -> int:
+    """Bytes of a size on the command line; wrong usage if it is none."""
+    return _parsed(parse_size, text)
+
+
+def duration_of(text: str) -> float:
+    """Seconds of a duration on the command line; wrong usage if it is none."""
+    return _parsed(parse_duration, text)
+
+
+def _parsed(parse: Callable[[str], T], text: str) -> T:
+    try:
+        return parse(text)
+    except ConfigurationError as error:
+        raise typer.BadParameter(error.message) from error

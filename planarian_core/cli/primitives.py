@@ -21,25 +21,49 @@ def snapshot(
     sandbox: SandboxOption = "",
     description: Annotated[str, typer.Option("--description", "-d", metavar="TEXT", help="What it holds.")] = "",
     files_only: FilesOnlyOption = False,
+    if_due: Annotated[
+        bool,
+        typer.Option(
+            "--if-due", help="Only if the sandbox's policy says so: after a tool call, or at the milestone NAME."
+        ),
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Take a statepoint of files, processes and remote state.
 
     Prints its id; on stderr, by name, what it does not hold. If it fails nothing is recorded and the sandbox runs on.
+    With --if-due nothing is printed where none is due.
 
     \b
     Example:
       planarian snapshot deps -d "dependencies installed"
+      planarian snapshot --if-due
     """
+    if if_due and files_only:
+        raise typer.BadParameter("--if-due leaves to the policy what is captured: it goes without --files-only")
     with opened(as_json=as_json) as planarian:
         chosen = planarian.sandbox(sandbox)
         with output.working("taking a statepoint"):
-            taken = planarian.snapshot(chosen, name=name, description=description, files_only=files_only)
+            if if_due:
+                trigger = f"milestone:{name}" if name else "tool-call"
+                taken = planarian.snapshot_by_policy(chosen, trigger, name=name, description=description)
+            else:
+                taken = planarian.snapshot(chosen, name=name, description=description, files_only=files_only)
+    if taken is None:
+        _remark_not_due(as_json)
+        return
     if as_json:
         output.print_json(taken.to_dict())
         return
     _remark_gaps(taken.coverage.missing)
     output.say(taken.id)
+
+
+def _remark_not_due(as_json: bool) -> None:
+    if as_json:
+        output.print_json({"taken": False})
+    else:
+        output.remark("no statepoint is due")
 
 
 def _remark_gaps(gaps: tuple[Gap, ...]) -> None:

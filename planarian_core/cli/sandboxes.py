@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import re
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -12,21 +11,11 @@ import typer
 
 from planarian_core.cli import completion, output
 from planarian_core.cli.opening import opened
-from planarian_core.cli.options import JsonOption, SandboxArgument, SandboxOption
+from planarian_core.cli.options import JsonOption, SandboxArgument, SandboxOption, size_of
 from planarian_core.model import Limits, Network, SandboxRecord
 
 if TYPE_CHECKING:
     from planarian_core.runtime import Planarian
-
-_SIZE = re.compile(r"(\d+)\s*(?:([kmgt])(?:i?b)?|b)?", re.IGNORECASE)
-
-
-def _bytes(text: str) -> int:
-    match = _SIZE.fullmatch(text.strip())
-    if match is None:
-        raise typer.BadParameter(f"{text!r} is no size: say 4G, 512M, or a number of bytes")
-    exponent = " kmgt".index(match[2].lower()) if match[2] else 0
-    return int(match[1]) << 10 * exponent
 
 
 def new(
@@ -45,6 +34,9 @@ def new(
     ] = None,
     memory: Annotated[str, typer.Option(metavar="SIZE", help="Memory limit, such as 512M or 8G; 0: none.")] = "4G",
     pids: Annotated[int, typer.Option(min=0, help="Limit of processes and threads; 0: none.")] = Limits().pids,
+    policy: Annotated[
+        str, typer.Option(metavar="POLICY", help="When adapters take statepoints.", show_default="the home's")
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Make a sandbox on a directory and start it.
@@ -55,8 +47,9 @@ def new(
     Example:
       planarian new repo --name api
       planarian new . --network host --memory 8G --hide ~/.config/gcloud
+      planarian new . --policy on-change
     """
-    limits = Limits(_bytes(memory), pids)
+    limits = Limits(size_of(memory), pids)
     hidden = [os.path.abspath(os.path.expanduser(path)) for path in hide or ()]
     with opened(as_json=as_json) as planarian, output.working("starting the sandbox"):
         made = planarian.create_sandbox(
@@ -68,6 +61,7 @@ def new(
             network=network or "",
             limits=limits,
             hidden=hidden,
+            policy=policy,
         ).record
         _tell_new(planarian, made, as_json)
 
@@ -101,6 +95,7 @@ def summary(planarian: Planarian, record: SandboxRecord) -> dict[str, Any]:
         "filesystem": record.filesystem,
         "process": record.process,
         "network": record.spec.network.value,
+        "policy": record.policy or planarian.config.policy,
         "head": branch.head,
         "forked_from": branch.forked_from,
         "statepoints": len(committed),
@@ -224,3 +219,37 @@ def _ask(planarian: Planarian, records: list[SandboxRecord], as_json: bool) -> N
         output.remark(f"{record.id} {record.name}: {record.spec.workspace}, {count} statepoints")
     if not typer.confirm("Remove for good?", err=True):
         raise typer.Exit(1)
+
+
+def policy(
+    wanted: Annotated[
+        str,
+        typer.Argument(
+            metavar="POLICY",
+            help="every-call, every:N, on-change, milestones or manual; home: the home's again.",
+            show_default=False,
+        ),
+    ] = "",
+    sandbox: SandboxOption = "",
+    as_json: JsonOption = False,
+) -> None:
+    """Show or change when adapters take statepoints of a sandbox.
+
+    every-call: after each tool call; every:N: after N of them; on-change: after a call that changed something;
+    milestones: at named ones and at the end; manual: never by themselves. What you ask for is taken always.
+
+    \b
+    Example:
+      planarian policy
+      planarian policy every:5 -s api
+    """
+    with opened(as_json=as_json) as planarian:
+        chosen = planarian.sandbox(sandbox)
+        if wanted:
+            planarian.set_policy(chosen, "" if wanted == "home" else wanted)
+        own = chosen.record.policy
+        holds = own or planarian.config.policy
+    if as_json:
+        output.print_json({"sandbox": chosen.id, "policy": holds, "own": bool(own)})
+    else:
+        output.say(holds)
