@@ -81,8 +81,9 @@ def planarian_describe_state(sandbox: SandboxRecord, run: RunInside) -> Mapping[
 @hookspec(firstresult=True)
 def planarian_should_snapshot(sandbox: SandboxRecord, trigger: str, calls: int) -> bool | None:
     """Decide whether to take a statepoint now. ``trigger``: ``tool-call``, ``milestone:NAME`` or ``submit``; ``calls``
-    counts tool calls since the last statepoint. None leaves it to the next implementation, at last to the
-    configuration's policy.
+    counts tool calls since the last statepoint, whichever processes made them. None leaves it to the next
+    implementation, then to the sandbox's policy, at last to the home's. Called before the sandbox is locked, by
+    adapters' ``Planarian.snapshot_by_policy``; what somebody asks for is taken without asking here.
     """
 
 

@@ -62,12 +62,10 @@ class PlanarianEnvironment:
         self.logger = logging.getLogger("minisweagent.environment")
         self._owned = planarian is None
         self.planarian = planarian or Planarian.open(self.config.home or None)
-        self._pending: Future[Statepoint] | None = None
+        self._pending: Future[Statepoint | None] | None = None
         self._noted: dict[str, Any] = {}
         self._closed = False
         try:
-            if self.config.policy:
-                self.planarian.with_config(policy=self.config.policy)
             self.sandbox = self._find_or_create()
         except BaseException:
             self._close_planarian()
@@ -79,7 +77,10 @@ class PlanarianEnvironment:
 
     def _find_or_create(self) -> Sandbox:
         if self.config.attach:
-            return self.planarian.sandbox(self.config.attach)
+            sandbox = self.planarian.sandbox(self.config.attach)
+            if self.config.policy:
+                self.planarian.set_policy(sandbox, self.config.policy)
+            return sandbox
         return self.planarian.create_sandbox(
             self.config.workspace or self.config.cwd or os.getcwd(),
             name=self.config.name,
@@ -87,6 +88,7 @@ class PlanarianEnvironment:
             filesystem=self.config.filesystem,
             process=self.config.process,
             network=self.config.network,
+            policy=self.config.policy,
         )
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
@@ -140,18 +142,16 @@ class PlanarianEnvironment:
 
     def _take_statepoint(self, command: str) -> None:
         """After an action, if the policy says so; the capture overlaps the model's next answer."""
-        if not self.planarian.should_snapshot(self.sandbox, "tool-call"):
-            return
         description = one_line(command, _DESCRIPTION)
         try:
-            self._pending = self.planarian.snapshot(self.sandbox, description=description, automatic=True, wait=False)
+            self._pending = self.planarian.snapshot_by_policy(self.sandbox, description=description, wait=False)
         except PlanarianError as error:
             self._note_failure(error)
         else:
             # The last statepoint of a run has no next observation to report in.
             self._pending.add_done_callback(self._log_failure)
 
-    def _log_failure(self, done: Future[Statepoint]) -> None:
+    def _log_failure(self, done: Future[Statepoint | None]) -> None:
         if not done.cancelled() and (error := done.exception()) is not None:
             self.logger.error("No statepoint was taken after the last action: %s", error)
 
@@ -165,7 +165,8 @@ class PlanarianEnvironment:
         if pending is None:
             return
         try:
-            self._noted = {"statepoint": pending.result().id}
+            taken = pending.result()
+            self._noted = {"statepoint": taken.id} if taken else {}
         except PlanarianError as error:
             self._noted = {"snapshot_error": error.to_dict()}
 
@@ -174,12 +175,13 @@ class PlanarianEnvironment:
         from minisweagent.exceptions import Submitted
 
         extra: dict[str, Any] = {"exit_status": "Submitted", "submission": submission}
-        if self.planarian.should_snapshot(self.sandbox, "submit"):
-            try:
-                last = self.planarian.snapshot(self.sandbox, description="the agent submitted", automatic=True)
+        try:
+            last = self.planarian.snapshot_by_policy(self.sandbox, "submit", description="the agent submitted")
+            if last is not None:
                 self._noted = {"statepoint": last.id}
-            except PlanarianError as error:
-                self._note_failure(error)
+        except PlanarianError as error:
+            self._note_failure(error)
+        if self._noted:
             extra["planarian"] = {"sandbox": self.sandbox.id, **self._noted}
         raise Submitted({"role": "exit", "content": submission, "extra": extra})
 
