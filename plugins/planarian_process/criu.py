@@ -7,6 +7,7 @@ written, everything still stands still, and the caller captures files and remote
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
 import time
@@ -16,7 +17,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from planarian_core.errors import CaptureError, RestoreError
+from planarian_core.errors import BackendUnavailable, CaptureError, RestoreError
 from planarian_core.interfaces import (
     Availability,
     ProcessCapabilities,
@@ -25,10 +26,12 @@ from planarian_core.interfaces import (
     SandboxCapabilities,
 )
 from planarian_core.model import Artefact, Domain, Gap, Network, ProcessInfo, SandboxSpec
-from planarian_process import criu_images
-from planarian_process.criu_engine import EngineFailure
+from planarian_process import criu_images, criu_memory
+from planarian_process.criu_engine import Dump, EngineFailure
+from planarian_process.criu_inventory import add_network
 from planarian_process.criu_log import diagnose, log_gaps
 from planarian_process.criu_probe import Findings, Probe
+from planarian_process.criu_rpc import Surroundings
 from planarian_process.criu_tasks import (
     Task,
     await_dumper,
@@ -87,7 +90,6 @@ class CriuBackend:
             CaptureError: names the process and the cause. ``images`` is empty again; the sandbox runs on.
         """
         found = self._probe.findings()
-        engine = self._probe.engine()
         init = sandbox.live.init_pid
         tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
@@ -95,11 +97,11 @@ class CriuBackend:
         instant = CriuInstant()
         os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
-            with (
-                ThreadPoolExecutor(max_workers=1) as pool,
-                engine.dump(init, images, **shape.network, external=shape.to_dump()) as dump,
-            ):
-                sealed = pool.submit(_finish, images)
+            # The place of the image and the thread that empties it outlive the standstill.
+            with contextlib.ExitStack() as after, contextlib.ExitStack() as standstill:
+                dump, written = self._begin(after, standstill, init, images, tasks, shape)
+                pool = after.enter_context(ThreadPoolExecutor(max_workers=1))
+                sealed = pool.submit(_finish, written, images, shape)
                 stopped = read_tasks(init, sandbox.tasks())
                 yield instant
             manifest = _sealed(sealed)
@@ -115,6 +117,29 @@ class CriuBackend:
         instant.gaps = log_gaps(dump.log, stopped, not shape.private)
         instant.artefact = _artefact(images, manifest, found, shape)
 
+    def _begin(
+        self,
+        after: contextlib.ExitStack,
+        standstill: contextlib.ExitStack,
+        init: int,
+        images: Path,
+        tasks: Sequence[Task],
+        shape: _Shape,
+    ) -> tuple[Dump, int]:
+        """Stop everything and write its image: into memory, or, where that proves too small, straight to the disk."""
+        engine = self._probe.engine()
+        size = criu_memory.room(tasks)
+        while True:
+            written = after.enter_context(criu_memory.place(images, size))
+            dump = engine.dump(init, written, **shape.network, external=shape.to_dump())
+            try:
+                return standstill.enter_context(dump), written
+            except EngineFailure as failure:
+                if not size or "No space left on device" not in failure.log:
+                    raise
+                wake(tasks)
+                size = 0
+
     def thaw(self, sandbox: RunningSandbox) -> None:
         """Wait until what a killed runtime's CRIU holds runs on: CRIU notices the death and undoes by itself."""
         with contextlib.suppress(CaptureError):  # the sandbox is gone: nothing stands still
@@ -129,13 +154,27 @@ class CriuBackend:
         criu_images.clear(images)
 
     def restore(
-        self, artefact: Artefact, images: Path, environment: RestoreEnvironment, kill: Sequence[int] = ()
+        self,
+        artefact: Artefact,
+        images: Path,
+        environment: RestoreEnvironment,
+        kill: Sequence[int] = (),
+        *,
+        frozen: bool = False,
     ) -> int:
-        """Bring the tree back after its image was checked against its hashes; returns the host pid of its init.
+        """Bring the tree back, nothing of it running before its image was checked against its hashes; returns the host
+        pid of its init. ``frozen``: nothing of it runs until ``environment.freezer`` is thawed.
 
         Raises:
             RestoreError: the image is damaged, or CRIU failed: then the cause is from its log. Nothing is left running.
+            BackendUnavailable: ``frozen`` where the sandbox has no control group that can freeze it.
         """
+        if frozen and not environment.freezer:
+            raise BackendUnavailable(
+                "the sandbox has no control group of version 2, which is what holds a restored tree still",
+                state="nothing was restored",
+                remedy="mount cgroup2 (mount -t cgroup2 none /sys/fs/cgroup/unified)",
+            )
         digest = str(artefact.details.get("manifest", ""))
         shape = _Shape.from_details(artefact.details)
         if shape.private != environment.private_network:
@@ -143,16 +182,19 @@ class CriuBackend:
                 "the statepoint was taken with another kind of network than the sandbox has now",
                 remedy="restore it into a sandbox with the same network setting",
             )
+        external = shape.to_restore(environment)
         try:
-            return self._probe.engine().restore(
-                images,
-                environment.root,
-                prefix=environment.prefix,
-                **shape.network,
-                external=shape.to_restore(environment),
-                doomed=kill,
-                check=lambda: criu_images.check_content(images, digest),
-            )
+            with criu_images.Verification(images, digest) as verification:
+                return self._probe.engine().restore(
+                    images,
+                    environment.root,
+                    around=Surroundings(environment.enter, (Path(environment.root),), environment.groups),
+                    **shape.network,
+                    external=external,
+                    doomed=kill,
+                    freezer=environment.freezer if frozen else "",
+                    checked=verification.finish,
+                )
         except EngineFailure as failure:
             found = diagnose(failure)
             raise RestoreError(
@@ -226,17 +268,25 @@ def _artefact(images: Path, manifest: criu_images.Manifest, found: Findings, sha
     )
 
 
-def _finish(images: Path) -> criu_images.Manifest:
-    revive_timers(images)
-    return criu_images.seal(images)
+def _finish(written: int, images: Path, shape: _Shape) -> criu_images.Manifest:
+    place = Path(f"/proc/self/fd/{written}")
+    revive_timers(place)
+    if shape.private and not shape.keep:
+        add_network(place)
+    return criu_images.seal(place, images)
 
 
 def _sealed(sealing: Future[criu_images.Manifest]) -> criu_images.Manifest:
     try:
         return sealing.result()
     except OSError as failure:
+        why = "the disk is full" if failure.errno in (errno.ENOSPC, errno.EDQUOT) else "the disk failed"
         raise CaptureError(
-            f"the process image could not be made durable: {failure}", state=_RUNS_ON, remedy="free some space"
+            f"the process image could not be made durable: {why}: {failure}", state=_RUNS_ON, remedy="free some space"
+        ) from failure
+    except ValueError as failure:
+        raise CaptureError(
+            f"this CRIU writes images of another form: {failure}", state=_RUNS_ON, remedy="use CRIU 4.2"
         ) from failure
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import select
 import signal
@@ -12,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from planarian_process.criu_messages import messages
-from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, stop_thread
-from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Worker, WorkerLost
+from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, shares_network, stop_thread
+from planarian_process.criu_freezer import freeze
+from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Surroundings, Worker, WorkerLost
 from planarian_process.criu_tasks import inside_pids
 
 GHOST_LIMIT = 1 << 30
@@ -70,27 +72,32 @@ class Engine:
 
     @contextlib.contextmanager
     def dump(
-        self, pid: int, images: Path, *, private_network: bool, external: Sequence[str], keep_network: bool = False
+        self, pid: int, images: int, *, private_network: bool, external: Sequence[str], keep_network: bool = False
     ) -> Iterator[Dump]:
         """Capture the tree below ``pid``; inside the context everything in it stands still and the image is written.
 
-        The tree runs on when the context ends, in any way. ``private_network``: it has its own network namespace;
-        ``keep_network``: that one has more than ``lo`` in it, or there are several.
+        The tree runs on when the context ends, in any way. ``images``: a descriptor on the directory for the image.
+        ``private_network``: it has its own network namespace; ``keep_network``: that one has more than ``lo`` in it,
+        or there are several. With the first and without the second the image needs
+        :func:`planarian_process.criu_inventory.add_network`.
 
         Raises:
             EngineFailure: CRIU could not do it.
         """
         dump = Dump()
+        if self.cache.empty:
+            self.features()
+        # CRIU walks the kernel's whole table of connections for each network namespace that it dumps, twice: a third
+        # of the time. It leaves its own out, and of one with ``lo`` alone there is nothing to keep.
+        around = Surroundings(network_of=pid if private_network and not keep_network else 0)
         # A dump is never cut short: CRIU must take itself out of the processes.
-        with self._worker(patience=DEADLINE) as worker, _directory(images) as descriptor:
+        with self._worker(around, DEADLINE) as worker:
             worker.spare()
-            request = _request(worker, messages().DUMP, descriptor, external)
+            request = _request(worker, messages().DUMP, images, external)
             request.opts.pid = pid
             request.opts.leave_running = True
             request.opts.tcp_skip_in_flight = True
             request.opts.ghost_limit = GHOST_LIMIT
-            if private_network and not keep_network:
-                request.opts.empty_ns = CLONE_NEWNET
             response = _converse(worker, request, until="post-dump")
             if response.type != messages().NOTIFY:
                 raise EngineFailure("CRIU failed", worker)
@@ -115,24 +122,25 @@ class Engine:
         images: Path,
         root: str,
         *,
-        prefix: Sequence[str] = (),
+        around: Surroundings = Surroundings(),  # noqa: B008  # a frozen value
         private_network: bool,
         external: Sequence[str],
         keep_network: bool = False,
         doomed: Sequence[int] = (),
-        check: Callable[[], object] = lambda: None,
+        freezer: str = "",
+        checked: Callable[[], object] = lambda: None,
     ) -> int:
         """Bring a tree back; returns the host pid of its init. The inside pids ``doomed`` never run an instruction.
 
-        ``check`` is called while the worker starts, before it is told of the images: what it raises ends the restore.
+        With a ``freezer``, one of the control groups in ``around``, nothing runs until that is thawed. ``checked`` is
+        called when all is ready and nothing has run yet: what it raises ends the restore.
 
         Raises:
             EngineFailure: CRIU could not do it; nothing of the tree is left.
         """
-        tree = _Restored(doomed, private_network)
-        with self._worker(prefix, keep=(Path(root),)) as worker, _directory(images) as descriptor:
+        with self._worker(around) as worker, _directory(images) as descriptor:
+            tree = _Restored(doomed, private_network, checked, lambda: freeze(freezer, worker) if freezer else None)
             try:
-                check()
                 request = _request(worker, messages().RESTORE, descriptor, external)
                 request.opts.root = root
                 if private_network and not keep_network:
@@ -153,9 +161,13 @@ class Engine:
                 tree.close()
         return int(response.restore.pid)
 
-    def _worker(self, prefix: Sequence[str] = (), keep: Sequence[Path] = (), patience: float = PATIENCE) -> Worker:
+    def _worker(
+        self,
+        around: Surroundings = Surroundings(),  # noqa: B008  # a frozen value
+        patience: float = PATIENCE,
+    ) -> Worker:
         try:
-            return Worker(self.binary, self.cache, prefix, keep, patience)
+            return Worker(self.binary, self.cache, around, patience)
         except OSError as failure:
             raise EngineFailure(f"CRIU could not be started: {failure}", lost=True) from failure
 
@@ -163,9 +175,17 @@ class Engine:
 class _Restored:
     """The tree as it comes up: what is done to it at CRIU's notifications."""
 
-    def __init__(self, doomed: Sequence[int], private_network: bool) -> None:
+    def __init__(
+        self,
+        doomed: Sequence[int],
+        private_network: bool,
+        checked: Callable[[], object],
+        freeze: Callable[[], None],
+    ) -> None:
         self._doomed = frozenset(doomed)
         self._private_network = private_network
+        self._checked = checked
+        self._freeze = freeze
         self._init = 0
         self._init_handle = -1
         self._stopped: list[int] = []
@@ -174,9 +194,13 @@ class _Restored:
         if event == "setup-namespaces":
             self._init, self._init_handle = pid, os.pidfd_open(pid)
             if self._private_network:
+                if shares_network(pid):
+                    raise OSError(errno.EPERM, "what is restored would be in the host's network")
                 loopback_up(pid)
         elif event == "pre-resume":
+            self._checked()
             self._stop_doomed()
+            self._freeze()
         elif event == "post-resume":
             self.end_doomed()
         return True

@@ -1,4 +1,4 @@
-"""The image files of one statepoint: a manifest with sizes and hashes, made durable, checked before a restore."""
+"""The image files of one statepoint: a manifest with sizes and hashes, made durable, checked in a restore."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planarian_core.errors import RestoreError
-from planarian_process.criu_namespaces import syncfs
+from planarian_process.criu_namespaces import write_out
 
 MANIFEST = "planarian-manifest.json"
+_PIECE = 1 << 20
 _NOT_STATE = frozenset({MANIFEST, "stats-dump", "stats-restore"})
 _DAMAGED = "bring back its files alone (planarian rollback --files-only), or another statepoint (planarian log)"
 
@@ -32,7 +33,7 @@ class Manifest:
 
 def _names(images: Path) -> Iterator[str]:
     with os.scandir(images) as entries:
-        yield from sorted(entry.name for entry in entries if entry.name not in _NOT_STATE)
+        yield from (entry.name for entry in entries if entry.name not in _NOT_STATE)
 
 
 def _hash(path: Path) -> tuple[int, str]:
@@ -41,27 +42,40 @@ def _hash(path: Path) -> tuple[int, str]:
         return file.tell(), digest.hexdigest()
 
 
-def seal(images: Path) -> Manifest:
-    """Hash the files of a finished image, write the manifest and make all of it durable.
+def _move(source: Path, target: Path) -> tuple[int, str]:
+    """Copy a file, its copy already on its way to the disk; size and hash of what was read."""
+    digest, size = hashlib.sha256(), 0
+    with source.open("rb", buffering=0) as file, target.open("xb", buffering=0) as copy:
+        while piece := file.read(_PIECE):
+            digest.update(piece)
+            size += copy.write(piece)
+        write_out(copy.fileno())
+    return size, digest.hexdigest()
+
+
+def seal(written: Path, images: Path) -> Manifest:
+    """Bring the files of a finished image to ``images``, unless they were written there; hash them, write the manifest
+    and make all of it durable.
 
     Raises:
         OSError: the disk is full, or lost data.
     """
-    descriptor = os.open(images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        names = list(_names(images))
-        with ThreadPoolExecutor(max_workers=2) as pool:
-            early = pool.submit(syncfs, descriptor)
-            files = {name: _hash(images / name) for name in names}
-            early.result()
-        content = json.dumps(files, separators=(",", ":")).encode()
-        with (images / MANIFEST).open("wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    there = written.samefile(images)
+    names = sorted(_names(written), key=lambda name: os.lstat(written / name).st_size, reverse=True)
+
+    def bring(name: str) -> tuple[int, str]:
+        return _hash(images / name) if there else _move(written / name, images / name)
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        files = dict(zip(names, pool.map(bring, names), strict=True))
+    content = json.dumps(files, separators=(",", ":")).encode()
+    (images / MANIFEST).write_bytes(content)
+    for name in (*names, MANIFEST, "."):
+        descriptor = os.open(images / name, os.O_RDONLY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
     return Manifest(files, hashlib.sha256(content).hexdigest())
 
 
@@ -88,25 +102,47 @@ def check(images: Path, digest: str) -> Manifest:
     return Manifest(files, digest)
 
 
-def check_content(images: Path, digest: str) -> Manifest:
-    """:func:`check`, and the content of every file against its hash.
+class Verification:
+    """Compares the content of an image with its hashes: what CRIU acts on before it begins, the pages of memory, which
+    are most of it, while it works. :meth:`finish` must be called before anything runs that they are the memory of.
 
     Raises:
         RestoreError: names the damaged file.
     """
-    manifest = check(images, digest)
 
-    def damaged(name: str) -> str:
+    def __init__(self, images: Path, digest: str) -> None:
+        self._images = images
+        self._files = check(images, digest).files
+        self._pool = ThreadPoolExecutor(max_workers=2)
+        pages = [name for name in self._files if name.startswith("pages-")]
+        self._pages = {name: self._pool.submit(self._damage, name) for name in pages}
+
+    def __enter__(self) -> Verification:
         try:
-            return "" if _hash(images / name)[1] == manifest.files[name][1] else "its content has changed"
+            for name in self._files.keys() - self._pages.keys():
+                self._refuse(name, self._damage(name))
+        except BaseException:
+            self.__exit__()
+            raise
+        return self
+
+    def __exit__(self, *unused: object) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def finish(self) -> None:
+        """Wait for the rest; RestoreError when something is damaged."""
+        for name, found in self._pages.items():
+            self._refuse(name, found.result())
+
+    def _damage(self, name: str) -> str:
+        try:
+            return "" if _hash(self._images / name)[1] == self._files[name][1] else "its content has changed"
         except OSError as failure:
             return str(failure)
 
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        for name, reason in zip(manifest.files, pool.map(damaged, manifest.files), strict=True):
-            if reason:
-                raise RestoreError(f"the image file {images / name} is damaged: {reason}", remedy=_DAMAGED)
-    return manifest
+    def _refuse(self, name: str, reason: str) -> None:
+        if reason:
+            raise RestoreError(f"the image file {self._images / name} is damaged: {reason}", remedy=_DAMAGED)
 
 
 def clear(images: Path) -> None:

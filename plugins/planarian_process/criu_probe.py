@@ -25,7 +25,9 @@ from planarian_core.interfaces import Availability
 from planarian_process import criu_namespaces as namespaces
 from planarian_process.criu_engine import Engine, EngineFailure
 from planarian_process.criu_images import clear
+from planarian_process.criu_inventory import add_network
 from planarian_process.criu_log import diagnose
+from planarian_process.criu_memory import place
 from planarian_process.criu_messages import INSTALL, messages
 from planarian_process.criu_rpc import StartCache, WorkerLost, find_binary
 
@@ -113,6 +115,7 @@ class Probe:
             found = _try(engine, self._cache)
         except (
             OSError,
+            ValueError,
             subprocess.SubprocessError,
             WorkerLost,
             EngineFailure,
@@ -181,8 +184,9 @@ def _round_trip(engine: Engine, root: Path, images: Path) -> None:
     externals = {"/": "root", **{point: f"extra-{number}" for number, point in enumerate(extra)}}
     with _server(root) as init:
         dumping = [f"mnt[{point}]:{name}" for point, name in externals.items()]
-        with engine.dump(init, images, private_network=True, external=dumping):
+        with place(images, 0) as descriptor, engine.dump(init, descriptor, private_network=True, external=dumping):
             pass
+    add_network(images)
     restoring = [f"mnt[{name}]:{root}{point.rstrip('/')}" for point, name in externals.items()]
     restored = engine.restore(images, str(root), private_network=True, external=restoring)
     try:

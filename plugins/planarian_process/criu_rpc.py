@@ -16,11 +16,12 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planarian_process.criu_messages import messages
-from planarian_process.criu_namespaces import in_thread, mount, own_mounts
+from planarian_process.criu_namespaces import enter_network, in_thread, mount, own_mounts
 
 LOG_NAME = "criu.log"
 _ERRORS_NAME = "stderr"
@@ -55,6 +56,11 @@ class StartCache:
         boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
         self._file = folder / f"criu-{boot}.kdat"
 
+    @property
+    def empty(self) -> bool:
+        """Whether CRIU has yet to find out all by itself."""
+        return not self._file.exists()
+
     def fill(self, target: Path) -> None:
         """Put what is known into ``target``, a directory that CRIU will see as /run."""
         with contextlib.suppress(OSError):  # a cache: without it CRIU is slower, not wrong
@@ -72,6 +78,19 @@ class StartCache:
                 draft.rename(self._file)
 
 
+@dataclass(frozen=True)
+class Surroundings:
+    """Where a worker works. ``enter`` mounts what it needs, in its mount namespace; ``keep``: paths that must stay
+    visible to it; ``groups``: directories of control groups that it is put into; ``network_of``: the process in whose
+    network namespace it is, 0 for ours.
+    """
+
+    enter: Callable[[], None] = lambda: None
+    keep: tuple[Path, ...] = ()
+    groups: tuple[str, ...] = ()
+    network_of: int = 0
+
+
 class Worker:
     """One ``criu swrk``, in a mount namespace of its own whose /run is a small tmpfs with the start-up cache.
 
@@ -83,28 +102,28 @@ class Worker:
         self,
         binary: str,
         cache: StartCache,
-        prefix: Sequence[str] = (),
-        keep: Sequence[Path] = (),
+        around: Surroundings = Surroundings(),  # noqa: B008  # a frozen value
         patience: float = PATIENCE,
     ) -> None:
-        """``prefix`` goes before the command; ``keep`` are paths that must stay visible to the worker; ``patience``
-        is how many seconds it has to end after we hung up.
-        """
+        """``patience`` is how many seconds it has to end after we hung up."""
         self._cache = cache
         self._patience = patience
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
-        command = (*prefix, binary, "--no-default-config", "swrk", str(theirs.fileno()))
-        hidden = any(path.is_relative_to("/run") for path in keep)
+        command = (binary, "--no-default-config", "swrk", str(theirs.fileno()))
+        hidden = any(path.is_relative_to("/run") for path in around.keep)
 
         def start() -> tuple[subprocess.Popen[bytes], int]:
             own_mounts()
+            around.enter()
             # What ends us must not end CRIU in the middle of a process; its children's masks come from the image.
             signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
             # Where /run can't be covered the tmpfs only holds the log, and CRIU starts without its cache.
             target = Path("/tmp" if hidden else "/run")  # noqa: S108  # a mount of our own, seen by the worker alone
             mount("planarian-criu", str(target), "tmpfs", 0, "mode=0700,size=64m")
             cache.fill(target)
+            if around.network_of:
+                enter_network(around.network_of)
             scratch = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
             try:
                 return _spawn(command, theirs.fileno(), scratch), scratch
@@ -120,6 +139,17 @@ class Worker:
         finally:
             theirs.close()
         self._handle = os.pidfd_open(self.process.pid)
+        try:
+            # Before it is asked for anything: what it makes is in its groups then, and so is it.
+            for group in around.groups:
+                self.move(group)
+        except BaseException:
+            self.__exit__()
+            raise
+
+    def move(self, group: str) -> None:
+        """Put the worker, without what it has made, into a control group."""
+        Path(group, "cgroup.procs").write_text(str(self.process.pid))
 
     def __enter__(self) -> Worker:
         return self
@@ -208,7 +238,7 @@ class Worker:
         return self._text(LOG_NAME)
 
     def errors(self) -> str:
-        """What CRIU, or the prefix before it, wrote to standard error."""
+        """What CRIU wrote to standard error."""
         return self._text(_ERRORS_NAME)
 
     def _tidy(self) -> None:

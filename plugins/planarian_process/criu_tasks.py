@@ -25,13 +25,15 @@ _STATES = {
 }  # fmt: skip
 _DUMPABLE_ANONYMOUS = frozenset({"eventfd", "eventpoll", "signalfd", "timerfd", "inotify", "fanotify", "pidfd"})
 _DUMPABLE_DEVICES = {1: {3, 5, 7, 8, 9, 11}, 5: {0, 1, 2}, 10: {200}}  # memory devices, terminals, tun
+_OWN_MEMORY = ("RssAnon", "RssShmem", "VmSwap")
 _TERMINAL_MAJORS = frozenset({4, *range(136, 144)})
 _OWN_PROC = re.compile(r"/proc/\d+$")  # CRIU writes its name down wrong; what lies below it is fine
 
 
 @dataclass(frozen=True)
 class Task:
-    """A process of the sandbox: ``host`` and ``inside`` are its pids, ``tracer`` the host pid of its tracer or 0."""
+    """A process of the sandbox: ``host`` and ``inside`` are its pids, ``tracer`` the host pid of its tracer or 0,
+    ``memory`` the bytes that it has in no file."""
 
     host: int
     inside: int
@@ -40,6 +42,7 @@ class Task:
     state: str
     tracer: int
     nested: bool
+    memory: int = 0
 
     @property
     def label(self) -> str:
@@ -86,6 +89,7 @@ def read_task(pid: int, depth: int, namespace: str) -> Task | None:
             state=status.get("State", "?")[:1],
             tracer=int(status.get("TracerPid", "0")),
             nested=bool(own) and own != namespace,
+            memory=sum(int(status.get(name, "0 kB").split()[0]) * 1024 for name in _OWN_MEMORY),
         )
     except (FileNotFoundError, ProcessLookupError):
         return None

@@ -188,6 +188,11 @@ def kill(group: str) -> None:
     _write(os.path.join(group, "cgroup.kill"), "1")
 
 
+def thaw(group: str) -> None:
+    """Let everything in a version 2 group and below run."""
+    _write(os.path.join(group, "cgroup.freeze"), "0")
+
+
 def remove(groups: tuple[str, ...], patience: float = 5.0) -> None:
     """Remove groups that hold no process any more, waiting for the last to leave. Idempotent.
 

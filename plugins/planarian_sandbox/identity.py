@@ -69,6 +69,16 @@ def _last_number(pid: int, field: bytes) -> int | None:
     return None
 
 
+def own_memory(pid: int) -> int:
+    """Bytes of memory that ``pid`` takes beyond what lies in files, its share where it shares; 0 when it is gone."""
+    fields = (b"Pss_Anon:", b"Pss_Shmem:", b"SwapPss:")
+    try:
+        with open(f"/proc/{pid}/smaps_rollup", "rb") as file:
+            return sum(int(line.split()[1]) * 1024 for line in file if line.startswith(fields))
+    except OSError:
+        return 0
+
+
 def parent_pid(pid: int) -> int | None:
     """The host pid of the parent of ``pid``."""
     try:

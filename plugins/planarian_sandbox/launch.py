@@ -10,13 +10,13 @@ import stat
 import subprocess
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.model import LiveSandbox, Network, SandboxSpec
-from planarian_sandbox import cgroups, seccomp
+from planarian_sandbox import cgroups, launcher, seccomp
 from planarian_sandbox.identity import boot_id, exited, init_handle, process_stat
 from planarian_sandbox.inside import Inside
 from planarian_sandbox.layout import CALLS, RUNTIME, Layout, inside_python, top_directories
@@ -35,7 +35,7 @@ _PATIENCE = 20.0
 
 
 @contextmanager
-def reported(what: str) -> Iterator[None]:
+def reported(what: str, state: str = "nothing is left running") -> Iterator[None]:
     """Turn an OSError of the host's own files (full, read-only, no permission) into a SandboxError."""
     try:
         yield
@@ -43,7 +43,7 @@ def reported(what: str) -> Iterator[None]:
         raise SandboxError(
             f"{what}: {error}.",
             code="sandbox-start",
-            state="nothing is left running",
+            state=state,
             remedy="check free space and permissions of the Planarian home; planarian doctor",
         ) from error
 
@@ -65,16 +65,29 @@ def mount_point(home: Path, spec: SandboxSpec, kind: str = "") -> str:
     return str(path)
 
 
-def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[str, ...]) -> dict[str, Any]:
-    """What launcher.py is told."""
-    supervised = [] if cgroups.unified(groups) else ["subreaper"]
+def remove_mount_points(home: Path, sandbox_id: str) -> None:
+    """Remove what :func:`mount_point` made for a sandbox. Idempotent."""
+    for kind in ("", *(f".{kind}" for kind in BESIDE)):
+        with suppress(OSError):
+            os.rmdir(home / "mounts" / f"{check_id(sandbox_id)}{kind}")
+
+
+def files(home: Path, spec: SandboxSpec, layout: Layout) -> dict[str, Any]:
+    """What launcher.py is told of the sandbox's files."""
     return {
-        "rootless": layout.rootless,
         "root": mount_point(home, spec),
         "layer": spec.layer,
         "workspace": layout.workspace,
         "origin": os.path.realpath(spec.origin or spec.workspace),
-        "beside": {kind: mount_point(home, spec, f".{kind}") for kind in BESIDE},
+    }
+
+
+def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[str, ...]) -> dict[str, Any]:
+    """All that launcher.py is told to start a sandbox."""
+    supervised = [] if cgroups.unified(groups) else ["subreaper"]
+    return {
+        **files(home, spec, layout),
+        "rootless": layout.rootless,
         "tops": list(top_directories()) if layout.rootless else [],
         "cgroups": list(groups),
         "own_network": spec.network is Network.NONE,
@@ -83,22 +96,27 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
         "filters": [str(path) for path in seccomp.filters(home)],
         "init": [inside_python(), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised],
         "env": {"PATH": PATH, "LANG": "C.UTF-8"},
-        "start_cache": str(home / "cache" / f"criu-{boot_id()}.kdat"),
         "empty": f"{RUNTIME}/empty",
         "hostname": "sandbox",
     }
 
 
-def command(config: dict[str, Any]) -> tuple[str, ...]:
-    """The launcher as an argument list."""
-    return (inside_python(), "-I", "-S", "-c", LAUNCH, str(Path(__file__).parent), json.dumps(config))
+def mount_for_restore(config: dict[str, Any], beside: dict[str, str]) -> None:
+    """Mount a sandbox's files (:func:`files`) for an image that comes back to life, in the calling thread's own mount
+    namespace. OSError names the step that failed.
+    """
+    try:
+        launcher.mount_files(config, beside)
+    except OSError as error:
+        raise OSError(error.errno, f"{launcher.PROGRESS.step}: {error.strerror}") from error
 
 
 def launch(config: dict[str, Any]) -> int:
     """Start an init; its host pid. SandboxError names the step that failed; nothing is left then."""
+    command = (inside_python(), "-I", "-S", "-c", LAUNCH, str(Path(__file__).parent), json.dumps(config))
     try:
         done = subprocess.run(
-            command(config), stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False, env={}
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False, env={}
         )
     except (OSError, subprocess.SubprocessError) as error:
         raise SandboxError(f"The sandbox did not start: {error}.", code="sandbox-start") from error

@@ -1,17 +1,18 @@
-"""Makes a sandbox's namespaces and becomes its init. Stand-alone, its arguments: ``JSON [COMMAND…]``.
+"""Makes a sandbox's namespaces and becomes its init. Stand-alone, its argument: ``JSON``.
 
-With a COMMAND it only makes the place where an image of the processes is restored (control groups, overlay, a
-``/run`` with CRIU's start-up cache) and runs COMMAND there. Without, it prints the host pid of the new init, or one
-line ``step: error`` and exit code 1. Nothing is mounted where the host could see it, and nothing outlives a failure.
+It prints the host pid of the new init, or one line ``step: error`` and exit code 1. Nothing is mounted where the host
+could see it, and nothing outlives a failure. As a module it mounts the files for an image of the processes that is to
+be restored (:func:`mount_files`).
 
 JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, layer, workspace, origin, tops, cgroups,
-own_network, beside, capabilities, processes, filters, init, env, start_cache, empty, hostname.
+own_network, capabilities, processes, filters, init, env, empty, hostname.
 """
 
 # ruff: noqa: SIM105  # contextlib and typing take longer to import than all that is done here
 from __future__ import annotations
 
 import _socket
+import _thread
 import ctypes
 import fcntl
 import json
@@ -45,12 +46,19 @@ LINKS = (
     ("/proc/self/fd/2", "stderr"),
 )
 LIBC = ctypes.CDLL(None, use_errno=True)
-STEP = ["begin"]
+
+
+class Progress(_thread._local):
+    """What the calling thread is doing, for the error message."""
+
+    step = "begin"
+
+
+PROGRESS = Progress()
 
 
 def step(name: str) -> None:
-    """What is being done, for the error message."""
-    STEP[0] = name
+    PROGRESS.step = name
 
 
 def call(function: Any, *arguments: Any) -> int:
@@ -82,18 +90,28 @@ def escaped(text: str) -> str:
 
 
 def directory(root: str, path: str, create: bool = False) -> str:
-    """A path to the directory ``path`` below ``root`` that no symlink inside can turn elsewhere (/proc/self/fd/N)."""
+    """A path to the directory ``path`` below ``root`` that no symlink inside can turn elsewhere (/proc/self/fd/N).
+
+    It holds a descriptor until :func:`release`.
+    """
     descriptor = os.open(root, os.O_PATH | os.O_DIRECTORY)
     for part in path.strip("/").split("/"):
-        if create:
-            try:
-                os.mkdir(part, 0o755, dir_fd=descriptor)
-            except FileExistsError:
-                pass
-        below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
-        os.close(descriptor)
+        try:
+            if create:
+                try:
+                    os.mkdir(part, 0o755, dir_fd=descriptor)
+                except FileExistsError:
+                    pass
+            below = os.open(part, os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW, dir_fd=descriptor)
+        finally:
+            os.close(descriptor)
         descriptor = below
     return f"/proc/self/fd/{descriptor}"
+
+
+def release(place: str) -> None:
+    """Close what :func:`directory` holds."""
+    os.close(int(place.rpartition("/")[2]))
 
 
 def join_cgroups(paths: list[str]) -> None:
@@ -106,6 +124,8 @@ def join_cgroups(paths: list[str]) -> None:
 def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
     """Root: the overlay over the host's root; the workspace's, over the copy of it; and /dev, the one place where
     device nodes work. The last two at their places below the root, or at those in ``beside``.
+
+    The caller has a mount namespace to itself, and with it a working directory, which is changed.
     """
     root = config["root"]
     options = "index=on,nfs_export=on,redirect_dir=on"
@@ -117,9 +137,12 @@ def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
     data = f"lowerdir={escaped(config['origin'])},upperdir=workspace/upper,workdir=workspace/work,{options}"
     mount("overlay", target, "overlay", NODEV, data)
     step("mount /dev")
-    target = beside.get("dev") or directory(root, "dev")
-    mount(directory(root, "dev"), target, None, BIND)
-    mount(None, target if "dev" in beside else directory(root, "dev"), None, BIND | REMOUNT)
+    source = directory(root, "dev")
+    try:
+        mount(source, beside.get("dev") or source, None, BIND)
+    finally:
+        release(source)
+    mount(None, beside.get("dev") or directory(root, "dev"), None, BIND | REMOUNT)
 
 
 def identity_user_namespace() -> None:
@@ -363,51 +386,15 @@ def guarded(action: Callable[[], None], report: int) -> None:
     try:
         action()
     except BaseException as error:
-        os.write(report, f"{STEP[0]}: {error}".encode(errors="replace"))
+        os.write(report, f"{PROGRESS.step}: {error}".encode(errors="replace"))
     os._exit(1)
 
 
-def enter(config: dict[str, Any], command: list[str]) -> int:
-    """Run ``command`` where an image comes back to life; its descriptors are kept."""
-    join_cgroups(config["cgroups"])
-    step("make a mount namespace")
-    private_mounts()
-    # Not below the root: CRIU can't take over a mount that has others below it. It puts the workspace in its place.
-    mount_files(config, config["beside"])
-    step("prepare /run")
-    cache = config["start_cache"]
-    known = None
-    if os.path.exists(cache):
-        with open(cache, "rb") as file:
-            known = file.read()
-    os.chdir("/")
-    keep = os.open(os.path.dirname(cache), os.O_RDONLY | os.O_DIRECTORY)
-    mount("tmpfs", "/run", "tmpfs", NOSUID | NODEV, "mode=755")
-    if known is not None:
-        with open("/run/criu.kdat", "wb") as file:
-            file.write(known)
-        os.chmod("/run/criu.kdat", 0o600)
-        os.execvp(command[0], command)  # noqa: S606
-    child = os.fork()
-    if child == 0:
-        os.execvp(command[0], command)  # noqa: S606
-    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-    if os.path.exists("/run/criu.kdat"):
-        with open("/run/criu.kdat", "rb") as file:
-            found = file.read()
-        name = os.path.basename(cache)
-        with open(os.open(name + ".new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600, dir_fd=keep), "wb") as file:
-            file.write(found)
-        os.rename(name + ".new", name, src_dir_fd=keep, dst_dir_fd=keep)
-    return status if status >= 0 else 128 - status
-
-
 def main() -> int:
-    config: dict[str, Any] = json.loads(sys.argv[1])
     try:
-        return enter(config, sys.argv[2:]) if sys.argv[2:] else start(config)
+        return start(json.loads(sys.argv[1]))
     except OSError as error:
-        print(f"{STEP[0]}: {error}", file=sys.stderr if sys.argv[2:] else sys.stdout)
+        print(f"{PROGRESS.step}: {error}")
         return 1
 
 

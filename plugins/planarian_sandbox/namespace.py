@@ -26,7 +26,14 @@ from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame, forget_calls
 from planarian_sandbox.command_check import check_command
 from planarian_sandbox.ending import end_init, end_strays, refuse_running
-from planarian_sandbox.identity import init_handle, namespace_pids, pid_namespace, process_stat, running_init
+from planarian_sandbox.identity import (
+    init_handle,
+    namespace_pids,
+    own_memory,
+    pid_namespace,
+    process_stat,
+    running_init,
+)
 from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
     BESIDE,
@@ -34,11 +41,13 @@ from planarian_sandbox.launch import (
     PROGRAMS,
     await_agent,
     check_id,
-    command,
     configuration,
+    files,
     launch,
     live_sandbox,
+    mount_for_restore,
     mount_point,
+    remove_mount_points,
     reported,
 )
 from planarian_sandbox.layer import prepare, refresh
@@ -151,9 +160,11 @@ class NamespaceBackend:
     def stop(self, spec: SandboxSpec, live: LiveSandbox | None) -> None:
         """End all its processes; returns when they are gone. Idempotent.
 
-        Without ``live`` what runs is found by the sandbox's control groups and by its init's arguments.
+        Without ``live`` what runs is found by the sandbox's control groups and by its init's arguments. With it, what
+        was made for another id, of a copy that was handed to this sandbox, goes as well.
         """
         groups = cgroups.of_sandbox(check_id(spec.id))
+        made_for = {spec.id}
         if live is None:
             end_strays(spec.id, groups)
         else:
@@ -161,11 +172,11 @@ class NamespaceBackend:
                 if init is not None:
                     end_init(spec.id, init)
             groups = tuple({*groups, *live.cgroups}) if live.cgroups else groups
+            made_for.add(str(live.details.get("made_for", spec.id)))
         cgroups.remove(groups)
         forget_sessions(self._home, spec.id)
-        for kind in ("", *(f".{kind}" for kind in BESIDE)):
-            with contextlib.suppress(OSError):
-                os.rmdir(self._home / "mounts" / f"{spec.id}{kind}")
+        for sandbox_id in made_for:
+            remove_mount_points(self._home, sandbox_id)
 
     def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
         """Whether its very init still runs."""
@@ -184,16 +195,17 @@ class NamespaceBackend:
         with reported("The place for a restore can't be made"):
             refresh(spec, layout, self._home, programs=False)
             heal_index(spec.layer, layout)
-            root = mount_point(self._home, spec)
+            config = files(self._home, spec, layout)
             beside = {kind: mount_point(self._home, spec, f".{kind}") for kind in BESIDE}
-            mounts = {layout.workspace: beside["workspace"], "/dev": beside["dev"]}
             groups = cgroups.make(spec.id, spec.limits)
-            try:
-                prefix = command(configuration(self._home, spec, layout, groups))
-            except BaseException:
-                cgroups.remove(groups, 0.0)
-                raise
-            return RestoreEnvironment(prefix, root, spec.network is Network.NONE, mounts)
+            return RestoreEnvironment(
+                partial(mount_for_restore, config, beside),
+                config["root"],
+                spec.network is Network.NONE,
+                {layout.workspace: beside["workspace"], "/dev": beside["dev"]},
+                groups,
+                cgroups.unified(groups),
+            )
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace.
@@ -203,7 +215,7 @@ class NamespaceBackend:
         if pid_namespace(init_pid) in (None, pid_namespace(os.getpid())):
             raise SandboxError(f"Process {init_pid} is not a sandbox's init.", code="sandbox-foreign")
         layout = Layout.load(spec.layer)
-        details = {"mounts": [layout.workspace, "/dev"]}
+        details = {"mounts": [layout.workspace, "/dev"], "made_for": spec.id}
         live = live_sandbox(init_pid, cgroups.of_sandbox(spec.id), details)
         forget_calls(init_pid)
         return live
@@ -216,6 +228,16 @@ class NamespaceBackend:
         """A descriptor of the running sandbox's own root; see :class:`planarian_core.interfaces.WritesInside`."""
         with running_init(live), reported("The sandbox's root can't be opened"):
             return os.open(f"/proc/{live.init_pid}/root", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+
+    def wake(self, spec: SandboxSpec, live: LiveSandbox) -> None:
+        """Let a tree run that was restored frozen. Idempotent. SandboxError when it is gone."""
+        with running_init(live), reported(f"{spec.id} can't be woken", "it stands still"):
+            if group := cgroups.unified(live.cgroups):
+                cgroups.thaw(group)
+
+    def memory(self, spec: SandboxSpec, live: LiveSandbox) -> int:
+        """Bytes of memory that its processes alone take: what is in no file, swapped or not."""
+        return sum(map(own_memory, self.tasks(spec, live)))
 
     def inside(self, spec: SandboxSpec, path: str) -> str | None:
         """The name inside of a path in the layer; None for the overlays' own and Planarian's runtime directory."""
