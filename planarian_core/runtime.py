@@ -27,6 +27,7 @@ from planarian_core import agent_requests, context, lineage
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
+from planarian_core.diff import Diff, Side, diff
 from planarian_core.errors import ConfigurationError, LineageError, RestoreError
 from planarian_core.faults import reach
 from planarian_core.interfaces import Collects, OutputSink
@@ -346,6 +347,38 @@ class Planarian:
         drill = self.registry.drills.get(point.id)
         assert drill is not None
         return drill
+
+    # --- verbs ---
+
+    def diff(
+        self,
+        a: StatepointRef,
+        b: StatepointRef | None = None,
+        *,
+        of: Sandbox | None = None,
+        paths: Sequence[str] = (),
+        text: bool = True,
+    ) -> Diff:
+        """What lies between two statepoints, of a sandbox or of it and its forks; see :func:`planarian_core.diff.diff`.
+
+        Args:
+            b: None is the sandbox as it is now.
+            of: the sandbox that references are of; the owner of ``a`` if None.
+        """
+        source = of or self._owner(a)
+        with self.sandboxes.hold(source.id, exclusive=b is None):
+            before = self._side(source, a)
+            after = self._side(source, b) if b is not None else Side(source.record)
+            return diff(self.plugins, self.statepoints.remote, before, after, paths=paths, text=text)
+
+    def _side(self, source: Sandbox, reference: StatepointRef) -> Side:
+        """A statepoint with the sandbox that it is of; a full id may be another sandbox's."""
+        found = reference if isinstance(reference, Statepoint) else None
+        if found is None and isinstance(reference, str) and reference.startswith("sp-"):
+            with suppress(LineageError):
+                found = self.registry.statepoint(reference)
+        found = found if found is not None and found.sandbox_id != source.id else self.resolve(source, reference)
+        return Side(self.registry.sandbox(found.sandbox_id), found)
 
     # --- evidence ---
 

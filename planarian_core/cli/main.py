@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from planarian_core.cli import exit_codes
+from planarian_core.cli.diff import diff
 from planarian_core.cli.doctor import doctor, recover
 from planarian_core.cli.evidence import ledger, outcome
 from planarian_core.cli.group import PlanarianGroup
@@ -41,6 +42,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "snapshot": snapshot,
     "log": log,
     "show": show,
+    "diff": diff,
     "rollback": rollback,
     "fork": fork,
     "outcome": outcome,

@@ -14,6 +14,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from planarian_core.directory_tree import DirectoryTree
 from planarian_core.errors import CompensationConflict, CompensationError, RestoreError
 from planarian_core.hookspecs import BackendFactory, hookimpl
 from planarian_core.interfaces import (
@@ -82,6 +83,10 @@ class FakeFilesystem:
     def stage(self, artefact: Artefact, layer: Layer) -> _StagedCopy:
         self.verify(artefact)
         return _StagedCopy(self._store / artefact.reference, layer.path)
+
+    def open_tree(self, artefact: Artefact) -> DirectoryTree:
+        self.verify(artefact)
+        return DirectoryTree(self._store / artefact.reference)
 
     def discard(self, statepoint_id: str) -> None:
         shutil.rmtree(self._store / statepoint_id, ignore_errors=True)
