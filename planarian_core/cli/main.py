@@ -16,6 +16,7 @@ import typer
 from planarian_core.cli import exit_codes
 from planarian_core.cli.diff import diff
 from planarian_core.cli.doctor import doctor, recover
+from planarian_core.cli.drill import drill
 from planarian_core.cli.evidence import ledger, outcome
 from planarian_core.cli.group import PlanarianGroup
 from planarian_core.cli.log import log
@@ -47,6 +48,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "fork": fork,
     "outcome": outcome,
     "ledger": ledger,
+    "drill": drill,
     "recover": recover,
     "policy": policy,
     "stop": stop,

@@ -31,6 +31,7 @@ def opened(*, as_json: bool, recover: bool = True) -> Iterator[Planarian]:
         if not as_json:
             for done in planarian.recovered:
                 remark(f"planarian: {recovered_words(done)}")
+        planarian.with_config(standby="off")  # a warm copy would go when the command ends
         yield planarian
 
 
