@@ -26,7 +26,7 @@ class Destination(Protocol):
     left: Standby | None
 
     def arrive(self, record: SandboxRecord) -> tuple[SandboxRecord, Revived]:
-        """Put a stopped sandbox there; its record as it runs. What fails leaves nothing running."""
+        """Put a sandbox there whose processes have ended; its record as it runs. What fails leaves nothing running."""
 
     def changed(self, record: SandboxRecord) -> tuple[int | None, tuple[str, ...]]:
         """How many files arriving changes, and a sample of their names inside; None where it isn't known."""
@@ -133,6 +133,7 @@ class ByCopy:
     def _the_long_way(self, record: SandboxRecord) -> tuple[SandboxRecord, Revived]:
         copy = self._standby.record
         self._plugins.sandbox(copy.spec.backend).stop(copy.spec, copy.live)
+        self._plugins.sandbox(record.spec.backend).stop(record.spec, record.live)  # it was only killed, maybe
         self.finish()
         self.taken = None
         return ByFiles(self._home, self._registry, self._plugins, record, self._statepoint).arrive(record)

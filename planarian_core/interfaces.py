@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from planarian_core.file_tree import FileTree
+from planarian_core.file_tree import FileEntry, FileTree
 from planarian_core.model import (
     Artefact,
     Command,
@@ -283,7 +283,7 @@ class RestoreEnvironment:
 
     ``enter`` mounts the sandbox's files at ``root`` (and at ``mounts``), by itself and without a process of its own. It
     is called in a thread that has a mount namespace to itself, from which nothing propagates; what it mounts goes with
-    that namespace. OSError names what could not be mounted. ``groups`` are the directories of the sandbox's control
+    that namespace. OSError names what could not be mounted, SandboxError what else hinders. ``groups`` are the directories of the sandbox's control
     groups: the process that restores is put into them before it begins, so that all it makes is in them. ``freezer``
     is the one of version 2 among them, empty where there is none. ``mounts``: what is mounted below the sandbox's root
     from elsewhere, path inside -> where it is mounted there; not below ``root``, because CRIU can't take a mount over
@@ -328,6 +328,26 @@ class WritesInside(Protocol):
 
 
 @runtime_checkable
+class TakesLayers(Protocol):
+    """An isolated sandbox backend whose layer can come from another home, by a bundle."""
+
+    def objection(self, path: str, entry: FileEntry, *, trusted: bool) -> str:
+        """Why something can't be at a path of a layer that was made elsewhere; empty when it can.
+
+        ``trusted``: the home's owner vouches for who made it. Otherwise nothing may be in it by which a sandbox could
+        do or see more on this host than one that was made here.
+        """
+
+    def take_over(self, spec: SandboxSpec) -> SandboxSpec:
+        """Make a layer that was just written, and nothing of which was refused, fit this host; returns the spec
+        completed (``exclude`` set). ``spec.origin`` is in place.
+
+        Raises:
+            SandboxError: it was made for another kind of user, or isn't laid out as a layer is.
+        """
+
+
+@runtime_checkable
 class Wakes(Protocol):
     """A sandbox backend whose process tree can be restored frozen (:attr:`RestoreEnvironment.freezer`)."""
 
@@ -336,6 +356,16 @@ class Wakes(Protocol):
 
     def memory(self, spec: SandboxSpec, live: LiveSandbox) -> int:
         """Bytes of memory that its processes alone take, about."""
+
+
+@runtime_checkable
+class KillsAtOnce(Protocol):
+    """A sandbox backend that need not wait until what it killed is gone, because nothing else is touched by it."""
+
+    def kill(self, spec: SandboxSpec, live: LiveSandbox) -> None:
+        """End all processes without waiting for it: none gets to do anything further. :meth:`SandboxBackend.stop` is
+        still to follow. Idempotent.
+        """
 
 
 @runtime_checkable
@@ -451,6 +481,14 @@ class RestoresTree(Protocol):
         Raises:
             RestoreError: the cause, from the image's own log. Nothing is left running.
         """
+
+
+@runtime_checkable
+class TakesImages(Protocol):
+    """A process backend that can tell whether an image from another host can come back to life on this one."""
+
+    def accepts(self, artefact: Artefact) -> Availability:
+        """Whether it can, as far as that is known before it is tried."""
 
 
 @runtime_checkable

@@ -170,6 +170,7 @@ class Planarian:
                     state="nothing was changed",
                     remedy=f"remove the forks first: planarian rm {' '.join(forks)}; or only stop it: planarian stop",
                 )
+            self.warmer.forget(own)
             operation = self.registry.begin(Operation(new_id("op"), "remove", record.id))
             reach("remove.begun")
             self.statepoints.remove(record, operation)

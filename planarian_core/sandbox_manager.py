@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
@@ -407,6 +408,9 @@ class SandboxManager:
         else:
             filesystem.forget(layer_of(record.spec))
         shutil.rmtree(self.folder(record.id), ignore_errors=True)
+        with suppress(OSError):  # a layer that was taken over lies where its copy was made
+            if Path(record.spec.layer).parent.parent == self.folder(record.id).parent:
+                os.rmdir(Path(record.spec.layer).parent)
 
     def owns_layer(self, record: SandboxRecord) -> bool:
         """Whether the layer was made for the sandbox, and isn't a workspace that is the user's own."""

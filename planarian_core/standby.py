@@ -149,10 +149,9 @@ class StandbyManager:
         return live
 
     def remnant(self, record: SandboxRecord) -> Standby:
-        """What a sandbox leaves when it takes a copy's layer over: its old layer, to be dropped as a copy is."""
-        spec = replace(record.spec, id=new_id("sb"))
+        """What a sandbox leaves when it takes a copy over: its old layer and processes, to be dropped as a copy is."""
         self._live()
-        return Standby("", self.runtime, replace(record, spec=spec, live=None))
+        return Standby("", self.runtime, replace(record, spec=replace(record.spec, id=new_id("sb"))))
 
     # --- removing ---
 
@@ -167,8 +166,7 @@ class StandbyManager:
         with self._guard:
             self._ready.pop(standby.id, None)
         record = standby.record
-        self._plugins.sandbox(record.spec.backend).stop(record.spec, None)  # also what was not recorded
-        self._sandboxes.clear(record)
+        self._sandboxes.clear(record)  # without ``live`` it finds what a killed runtime could not record
         self._registry.standbys.remove(standby.id)
 
     def sweep(self) -> int:

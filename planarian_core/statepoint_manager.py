@@ -29,6 +29,7 @@ from planarian_core.errors import (
 from planarian_core.faults import reach
 from planarian_core.interfaces import (
     EndsAbandonedCalls,
+    KillsAtOnce,
 )
 from planarian_core.model import (
     Branch,
@@ -333,25 +334,31 @@ class StatepointManager:
     ) -> tuple[list[RemoteEffect], Revived]:
         """The part of a rollback that changes things; journaled, and safe to repeat from its beginning."""
         undone: list[RemoteEffect] = []
-        stopped = record
         try:
             if operation.phase != "stopping":
                 operation = self.registry.advance(operation, "stopping")
-            self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
-            stopped = replace(record, live=None)
+            plan = self.remote.plan(record, statepoint)
+            self._end(record, at_once=isinstance(destination, ByCopy) and not plan.moves)
             reach("rollback.stopped")
-            plan = self.remote.plan(stopped, statepoint)
             if plan.moves:
-                self.remote.compensate(stopped, plan, undone)
+                self.remote.compensate(record, plan, undone)
                 operation = self.registry.advance(operation, "compensated")
             reach("rollback.compensated")
-            record, revived = destination.arrive(stopped)
+            arrived, revived = destination.arrive(record)
             reach("rollback.restored")
         except Exception as error:
-            self._turn_back(operation, stopped, statepoint, error, undone)
-        self.registry.end(operation, record=record, head=statepoint.id, taken=destination.taken, left=destination.left)
+            self._turn_back(operation, record, statepoint, error, undone)
+        self.registry.end(operation, record=arrived, head=statepoint.id, taken=destination.taken, left=destination.left)
         reach("rollback.committed")
         return undone, revived
+
+    def _end(self, record: SandboxRecord, *, at_once: bool) -> None:
+        """End what runs. ``at_once``: without waiting for it, where what comes next has nothing in common with it."""
+        sandbox = self.plugins.sandbox(record.spec.backend)
+        if at_once and record.live is not None and isinstance(sandbox, KillsAtOnce):
+            sandbox.kill(record.spec, record.live)
+        else:
+            sandbox.stop(record.spec, record.live)
 
     def _turn_back(
         self,

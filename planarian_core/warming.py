@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from planarian_core.config import Config
@@ -49,6 +49,7 @@ class Warmer:
         self._standbys = standbys
         self._pinned: dict[str, int] = {}
         self._active: dict[str, None] = {}
+        self._forgotten: set[str] = set()
         self._work: queue.Queue[threading.Event | None] = queue.Queue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -75,6 +76,17 @@ class Warmer:
             needed = self._config.standby != "off" or bool(self._pinned) or self._thread is not None
         if needed:
             self._wake()
+
+    def forget(self, statepoint_ids: Collection[str]) -> None:
+        """Statepoints are about to go: drop their copies, and make no more."""
+        with self._guard:
+            for statepoint_id in statepoint_ids:
+                self._pinned.pop(statepoint_id, None)
+            self._forgotten.update(statepoint_ids)
+        self.settle()
+        for standby in self._standbys.copies():
+            if standby.statepoint_id in statepoint_ids:
+                self._standbys.drop(standby)
 
     def settle(self) -> None:
         """Wait until all that is wanted now has been made or given up."""
@@ -131,6 +143,8 @@ class Warmer:
             if standby.statepoint_id not in wanted:
                 self._standbys.drop(standby)
         for statepoint_id, copies in wanted.items():
+            if statepoint_id in self._forgotten:
+                continue
             for surplus in self._standbys.copies(statepoint_id)[copies:]:
                 self._standbys.drop(surplus)
             self._build(statepoint_id, copies)

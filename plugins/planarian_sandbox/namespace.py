@@ -28,6 +28,7 @@ from planarian_sandbox.command_check import check_command
 from planarian_sandbox.ending import end_init, end_strays, refuse_running
 from planarian_sandbox.identity import (
     init_handle,
+    kill,
     namespace_pids,
     own_memory,
     pid_namespace,
@@ -178,6 +179,12 @@ class NamespaceBackend:
         for sandbox_id in made_for:
             remove_mount_points(self._home, sandbox_id)
 
+    def kill(self, spec: SandboxSpec, live: LiveSandbox) -> None:
+        """End all its processes without waiting for it; see :class:`planarian_core.interfaces.KillsAtOnce`."""
+        with init_handle(live) as init:
+            if init is not None:
+                kill(init)  # with the init of a pid namespace all its processes are killed
+
     def alive(self, spec: SandboxSpec, live: LiveSandbox) -> bool:
         """Whether its very init still runs."""
         with init_handle(live) as init:
@@ -193,19 +200,23 @@ class NamespaceBackend:
         if layout.rootless:
             raise SandboxError("A rootless sandbox can't be restored from an image.", code="sandbox-rootless")
         with reported("The place for a restore can't be made"):
-            refresh(spec, layout, self._home, programs=False)
-            heal_index(spec.layer, layout)
             config = files(self._home, spec, layout)
             beside = {kind: mount_point(self._home, spec, f".{kind}") for kind in BESIDE}
             groups = cgroups.make(spec.id, spec.limits)
-            return RestoreEnvironment(
-                partial(mount_for_restore, config, beside),
-                config["root"],
-                spec.network is Network.NONE,
-                {layout.workspace: beside["workspace"], "/dev": beside["dev"]},
-                groups,
-                cgroups.unified(groups),
-            )
+
+        def enter() -> None:
+            refresh(spec, layout, self._home, programs=False)
+            heal_index(spec.layer, layout)
+            mount_for_restore(config, beside)
+
+        return RestoreEnvironment(
+            enter,
+            config["root"],
+            spec.network is Network.NONE,
+            {layout.workspace: beside["workspace"], "/dev": beside["dev"]},
+            groups,
+            cgroups.unified(groups),
+        )
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a tree over whose init is ``init_pid``. SandboxError when that is not the init of a namespace.
