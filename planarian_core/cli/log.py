@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -11,7 +11,7 @@ from planarian_core.cli import output
 from planarian_core.cli.opening import opened
 from planarian_core.cli.options import JsonOption, SandboxOption
 from planarian_core.codec import encode
-from planarian_core.model import Outcome, Statepoint, Status
+from planarian_core.model import Hold, Outcome, Statepoint, Status
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -32,32 +32,51 @@ class Entry:
     head: bool
     forks: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
+    hold: Hold | None = None
+    above: str | None = None
+    """The nearest ancestor that is shown."""
 
     def to_dict(self) -> dict[str, Any]:
         """Without processes and artefacts: those are for ``planarian show``."""
         data = self.statepoint.to_dict()
         for detail in ("files", "processes", "process_list", "timings", "remote", "in_flight"):
             del data[detail]
-        return {**data, "head": self.head, "forks": list(self.forks), "outcomes": encode(self.outcomes)}
+        beside = {"head": self.head, "forks": list(self.forks), "hold": encode(self.hold)}
+        return {**data, **beside, "outcomes": encode(self.outcomes)}
 
 
 def log(
     sandbox: SandboxOption = "",
-    every: Annotated[bool, typer.Option("--all", "-a", help="Failed and unfinished snapshots, too.")] = False,
+    every: Annotated[bool, typer.Option("--all", "-a", help="Failed, unfinished and all pruned ones, too.")] = False,
+    html: Annotated[
+        str,
+        typer.Option(
+            metavar="FILE", help="Write a page with all details instead; - for the standard output.", show_default=False
+        ),
+    ] = "",
     as_json: JsonOption = False,
 ) -> None:
     """Show the statepoints of a sandbox as a tree.
 
     Each with its name, age, forks, outcomes and what it did not capture; the head is the one that the sandbox is at.
-    One line of work goes straight down, what was left by a rollback hangs below where it began.
+    One line of work goes straight down, what was left by a rollback hangs below where it began. The page of --html
+    shows its forks, processes, sizes and timings as well, in one file that needs no network.
 
     \b
     Example:
       planarian log
+      planarian log --html statepoints.html
       planarian log --json | jq -r '.statepoints[] | select(.head) | .id'
     """
+    if html == "-" and as_json:
+        raise typer.BadParameter("--html - and --json both want the standard output")
     with opened(as_json=as_json) as planarian:
         chosen = planarian.sandbox(sandbox)
+        if html:
+            from planarian_core.cli.log_html import write_page
+
+            write_page(planarian, chosen, html, every=every, as_json=as_json)
+            return
         entries = gather(planarian, chosen, every=every)
         branch, record = planarian.registry.branch(chosen.id), chosen.record
     origin = f" (fork of {branch.forked_from})" if branch.forked_from else ""
@@ -79,7 +98,7 @@ def log(
 
 
 def gather(planarian: Planarian, sandbox: Sandbox, *, every: bool) -> list[Entry]:
-    """The sandbox's statepoints in the order in which they were begun."""
+    """The sandbox's statepoints in the order in which they were begun; of pruned ones those with a name or outcomes."""
     registry = planarian.registry
     head = registry.branch(sandbox.id).head
     forks: dict[str, list[str]] = {}
@@ -87,11 +106,17 @@ def gather(planarian: Planarian, sandbox: Sandbox, *, every: bool) -> list[Entry
         source = registry.branch(record.id).forked_from
         if source:
             forks.setdefault(source, []).append(record.name or record.id)
-    return [
-        Entry(s, s.id == head, tuple(forks.get(s.id, ())), registry.outcomes(s.id))
-        for s in registry.statepoints(sandbox.id)
-        if every or s.status is Status.COMMITTED
-    ]
+    holds = registry.holds.all()
+    entries: list[Entry] = []
+    above: dict[str | None, str | None] = {}
+    for s in registry.statepoints(sandbox.id):
+        outcomes = registry.outcomes(s.id)
+        nearest = above.get(s.parent_id)
+        shown = every or s.status is Status.COMMITTED or (s.status is Status.PRUNED and bool(s.name or outcomes))
+        above[s.id] = s.id if shown else nearest
+        if shown:
+            entries.append(Entry(s, s.id == head, tuple(forks.get(s.id, ())), outcomes, holds.get(s.id), nearest))
+    return entries
 
 
 def tree(entries: list[Entry]) -> Tree:
@@ -101,7 +126,7 @@ def tree(entries: list[Entry]) -> Tree:
     from planarian_core.lineage import children
 
     by_id = {entry.statepoint.id: entry for entry in entries}
-    below = children([entry.statepoint for entry in entries])
+    below = children([replace(entry.statepoint, parent_id=entry.above) for entry in entries])
     line_of_head = _to_head(entries)
     root = Tree("", hide_root=True, guide_style="dim")
     pending: list[tuple[Tree, Statepoint]] = [(root, first) for first in reversed(below.get(None, []))]
@@ -118,12 +143,12 @@ def tree(entries: list[Entry]) -> Tree:
 
 
 def _to_head(entries: list[Entry]) -> set[str]:
-    by_id = {entry.statepoint.id: entry.statepoint for entry in entries}
+    by_id = {entry.statepoint.id: entry for entry in entries}
     found: set[str] = set()
-    at = next((entry.statepoint for entry in entries if entry.head), None)
-    while at is not None and at.id not in found:
-        found.add(at.id)
-        at = by_id.get(at.parent_id or "")
+    at = next((entry for entry in entries if entry.head), None)
+    while at is not None and at.statepoint.id not in found:
+        found.add(at.statepoint.id)
+        at = by_id.get(at.above or "")
     return found
 
 
@@ -137,6 +162,8 @@ def _label(entry: Entry) -> Text:
     label.append(f" {output.age(statepoint.created_at)}", style="dim")
     if entry.head:
         label.append(" <- head", style="green")
+    if entry.hold is not None:
+        label.append(" held", style="yellow")
     if statepoint.status is not Status.COMMITTED:
         label.append(f" {statepoint.status}", style="red")
     elif statepoint.automatic:
@@ -153,6 +180,8 @@ def _details(entry: Entry) -> list[tuple[str, str]]:
     lines = []
     if statepoint.description:
         lines.append((statepoint.description, ""))
+    if entry.hold is not None and entry.hold.note:
+        lines.append((f"held: {entry.hold.note}", "yellow"))
     if statepoint.error:
         lines.append((f"error: {statepoint.error}", "red"))
     lines += [(f"not captured: {gap.subject} ({gap.reason})", "yellow") for gap in gaps[:_GAPS_SHOWN]]
