@@ -42,6 +42,13 @@ def resolve(reference: str, statepoints: Sequence[Statepoint], head: str | None)
                 f"{base} has only {step} ancestors here, not {steps}", code="statepoint-unknown", remedy="planarian log"
             )
         found = parent
+    if found.status is Status.PRUNED:
+        raise LineageError(
+            f"{found.id} was pruned: its evidence is left, its files and processes are gone",
+            code="statepoint-pruned",
+            state="it can't be restored",
+            remedy="choose another one: planarian log",
+        )
     if found.status is not Status.COMMITTED:
         raise LineageError(
             f"{found.id} is {found.status}, not committed" + (f": {found.error}" if found.error else ""),
@@ -62,6 +69,7 @@ def _find(base: str, by_id: Mapping[str, Statepoint], head: str | None) -> State
     if base in by_id:
         return by_id[base]
     named = [s for s in by_id.values() if s.name == base and s.status is Status.COMMITTED]
+    named = named or [s for s in by_id.values() if s.name == base and s.status is Status.PRUNED][-1:]
     if not named and len(base) >= 2:
         prefix = base if base.startswith("sp-") else f"sp-{base}"
         named = [s for i, s in by_id.items() if i.startswith(prefix)]

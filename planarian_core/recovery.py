@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from planarian_core.errors import LineageError, PlanarianError, SandboxError
 from planarian_core.interfaces import RunningSandbox, Thaws
 from planarian_core.model import SandboxRecord, Status
+from planarian_core.reclaim import Reclaimer
 from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox_manager import SandboxManager
 from planarian_core.statepoint_manager import StatepointManager
@@ -61,6 +62,13 @@ class Recovery:
             return self._snapshot(operation)
         if operation.kind == "rollback":
             return self._rollback(operation)
+        if operation.kind == "prune":
+            return Reclaimer(self.statepoints).finish(operation)
+        if operation.kind == "import":
+            from planarian_core import bundle_reading  # it needs a compression library that few recoveries do
+
+            bundle_reading.clear(self.sandboxes, operation)
+            return "nothing was imported"
         return self._remove_unborn(operation)
 
     def _snapshot(self, operation: Operation) -> str:

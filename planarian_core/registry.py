@@ -10,7 +10,7 @@ import json
 import os
 import sqlite3
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,6 +23,7 @@ from planarian_core.model import (
     Branch,
     Domain,
     Drill,
+    Evidence,
     Gap,
     Hold,
     Outcome,
@@ -235,6 +236,28 @@ class Registry:
                 (branch.id, record.id, _json(branch)),
             )
 
+    def adopt(
+        self,
+        record: SandboxRecord,
+        branch: Branch,
+        lineage: Sequence[Evidence],
+        fences: Sequence[Gap],
+        operation: Operation,
+    ) -> None:
+        """The commit point of an import: a sandbox with all its statepoints, the oldest first, and their outcomes."""
+        with self.transaction() as connection:
+            connection.execute(
+                "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, _json(record))
+            )
+            connection.execute(
+                "INSERT INTO branches (id, sandbox_id, record) VALUES (?, ?, ?)", (branch.id, record.id, _json(branch))
+            )
+            for gap in fences:
+                connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (record.id, _json(gap)))
+            for evidence in lineage:
+                _insert_evidence(connection, evidence)
+            connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
     def update_sandbox(self, record: SandboxRecord) -> None:
         with self.transaction() as connection:
             _put_sandbox(connection, record)
@@ -256,6 +279,11 @@ class Registry:
     def branch(self, sandbox_id: str) -> Branch:
         with self._translated():
             return decode(Branch, self.records("SELECT record FROM branches WHERE sandbox_id = ?", sandbox_id)[0])
+
+    def branches(self) -> list[Branch]:
+        """The branches of all sandboxes."""
+        with self._translated():
+            return [decode(Branch, record) for record in self.records("SELECT record FROM branches")]
 
     def fence(self, sandbox_id: str, gap: Gap) -> None:
         """Bar a fork from a remote service; ``gap.subject`` is the service."""
@@ -346,6 +374,44 @@ class Registry:
         )
         return {row[0] for row in self.rows(query, owner, owner)}
 
+    # --- pruning ---
+
+    def count(self, sandbox_id: str) -> int:
+        """How many committed statepoints a sandbox has."""
+        query = "SELECT COUNT(*) FROM statepoints WHERE sandbox_id = ? AND status = 'committed'"
+        return int(self.rows(query, sandbox_id)[0][0])
+
+    def prune(
+        self, statepoints: Sequence[Statepoint], operation: Operation, needed: Callable[[], Collection[str]]
+    ) -> Operation | None:
+        """Take committed statepoints out of use for good, and begin the operation that clears up after them.
+
+        Args:
+            needed: says, within the transaction, which ones must stay.
+
+        Returns:
+            The operation, whose details name the ``statepoints``; None when all of them stay.
+        """
+        with self.transaction() as connection:
+            spared = needed()
+            current = [self.statepoint(s.id) for s in statepoints if s.id not in spared]
+            marked = [s for s in current if s.status is Status.COMMITTED]
+            if not marked:
+                return None
+            for statepoint in marked:
+                _put_statepoint(connection, replace(statepoint, status=Status.PRUNED))
+            operation = replace(operation, details={"statepoints": [s.id for s in marked]})
+            _begin(connection, operation)
+        return operation
+
+    def settle(self, pruned: Sequence[Statepoint], operations: Sequence[Operation]) -> None:
+        """Record what is left of pruned statepoints, and end the operations that cleared up after them."""
+        with self.transaction() as connection:
+            for statepoint in pruned:
+                _put_statepoint(connection, statepoint)
+            for operation in operations:
+                connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
     # --- evidence ---
 
     def add_outcome(self, outcome: Outcome) -> None:
@@ -415,6 +481,9 @@ class Registry:
                 "DELETE FROM outcomes WHERE statepoint_id IN (SELECT id FROM statepoints WHERE sandbox_id = ?)",
                 (sandbox_id,),
             )
+            for table in ("holds", "drills"):
+                query = f"DELETE FROM {table} WHERE id IN (SELECT id FROM statepoints WHERE sandbox_id = ?)"  # noqa: S608  # constants
+                connection.execute(query, (sandbox_id,))
             for table, column in (("statepoints", "sandbox_id"), ("branches", "sandbox_id"), ("fences", "sandbox_id")):
                 connection.execute(f"DELETE FROM {table} WHERE {column} = ?", (sandbox_id,))  # noqa: S608  # constants
             connection.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
@@ -431,6 +500,19 @@ def _begin(connection: sqlite3.Connection, operation: Operation) -> None:
         "INSERT INTO operations (id, sandbox_id, record) VALUES (?, ?, ?)",
         (operation.id, operation.sandbox_id, _json(operation)),
     )
+
+
+def _insert_evidence(connection: sqlite3.Connection, evidence: Evidence) -> None:
+    statepoint = evidence.statepoint
+    connection.execute(
+        "INSERT INTO statepoints (id, sandbox_id, status, record) VALUES (?, ?, ?, ?)",
+        (statepoint.id, statepoint.sandbox_id, statepoint.status.value, _json(statepoint)),
+    )
+    for outcome in evidence.outcomes:
+        connection.execute(
+            "INSERT INTO outcomes (id, statepoint_id, record) VALUES (?, ?, ?)",
+            (outcome.id, outcome.statepoint_id, _json(outcome)),
+        )
 
 
 def _put_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:

@@ -16,6 +16,7 @@ calls them through a thread (``anyio.to_thread.run_sync``).
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import suppress
@@ -23,17 +24,18 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
 
-from planarian_core import agent_requests, context, lineage
+from planarian_core import agent_requests, context, lineage, reclaim
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
 from planarian_core.diff import Diff, Side, diff
-from planarian_core.errors import ConfigurationError, LineageError, RestoreError
+from planarian_core.errors import ConfigurationError, LineageError, PlanarianError, RestoreError
 from planarian_core.faults import reach
 from planarian_core.interfaces import Collects, OutputSink
 from planarian_core.model import (
     Command,
     CommandResult,
+    Hold,
     Drill,
     Limits,
     Outcome,
@@ -45,6 +47,8 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import CallCounter, Verdict, check_policy, verdict
+from planarian_core.prune_choice import PrunePolicy
+from planarian_core.reclaim import Pruned, Reclaimer
 from planarian_core.recovery import Recovered, Recovery
 from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox import Sandbox, StatepointRef
@@ -52,6 +56,9 @@ from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
 from planarian_core.standby import StandbyManager
 from planarian_core.statepoint_manager import StatepointManager
 from planarian_core.warming import Warmer
+
+_PRUNED_AT_ONCE = 10
+"""By configuration: collecting what is left costs about the same for one statepoint as for many."""
 
 
 class Planarian:
@@ -68,6 +75,7 @@ class Planarian:
         self.warmer = Warmer(registry, self.sandboxes, self.standbys)
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="planarian")
         self.calls = CallCounter(home)
+        self._left: dict[str, int] = {}
         self.recovered: list[Recovered] = []
 
     @classmethod
@@ -240,7 +248,9 @@ class Planarian:
             with held:
                 record = sandbox.record
                 self.sandboxes.check_running(record)
-                return self.take(record, request)
+                taken = self.take(record, request)
+            self._prune_by_config(sandbox)
+            return taken
 
         return work() if wait else self._workers.submit(work)
 
@@ -443,6 +453,53 @@ class Planarian:
         limit = limit or self.config.ledger_characters
         return context.construct_ledger(self.registry, sandbox.id, head, limit, automatic=automatic)
 
+    def hold(self, statepoint: StatepointRef, note: str = "", *, of: Sandbox | None = None) -> Hold:
+        """Keep a statepoint from every pruning until it is released.
+
+        Args:
+            note: why, for people.
+            of: whose statepoint a reference means.
+        """
+        return reclaim.hold(self.registry, self.resolve(of or self._owner(statepoint), statepoint), note)
+
+    def release(self, statepoint: StatepointRef, *, of: Sandbox | None = None) -> bool:
+        """Let a held statepoint go; whether it was held."""
+        found = self.resolve(of or self._owner(statepoint), statepoint)
+        held = self.registry.holds.get(found.id) is not None
+        self.registry.holds.remove(found.id)
+        return held
+
+    def prune(
+        self, policy: PrunePolicy, sandboxes: Sequence[Sandbox] | None = None, *, dry_run: bool = False
+    ) -> Pruned:
+        """Give up statepoints and free what they alone hold; their records, evidence and outcomes stay.
+
+        Args:
+            sandboxes: whose; all sandboxes of the home if None. Busy ones are passed over, and named.
+            dry_run: only say what would go.
+
+        Raises:
+            PlanarianError: ``prune-unfinished`` or ``prune-not-freed``: what is pruned stays so, and ``state`` says it.
+        """
+        records = self.registry.sandboxes() if sandboxes is None else [sandbox.record for sandbox in sandboxes]
+        timeout = self.config.lock_timeout
+        return Reclaimer(self.statepoints).prune(records, policy, dry_run=dry_run, timeout=timeout)
+
+    def _prune_by_config(self, sandbox: Sandbox) -> None:
+        """Prune as the configuration says, some at a time; a snapshot never fails for it, nor waits for others."""
+        keep = self.config.keep_last
+        if keep is None:
+            return
+        left = max(keep, self._left.get(sandbox.id, 0))
+        if self.registry.count(sandbox.id) <= left + max(_PRUNED_AT_ONCE, keep // 10):
+            return
+        try:
+            Reclaimer(self.statepoints).prune([sandbox.record], PrunePolicy(keep_last=keep), timeout=0)
+        except (PlanarianError, OSError) as error:
+            logging.getLogger(__name__).warning("statepoints of %s could not be pruned: %s", sandbox.id, error)
+        else:
+            self._left[sandbox.id] = self.registry.count(sandbox.id)
+
     # --- policy ---
 
     def should_snapshot(self, sandbox: Sandbox, trigger: str = "tool-call") -> bool:
@@ -503,7 +560,9 @@ class Planarian:
                 self.sandboxes.check_running(record)
                 if found is Verdict.TAKE_IF_CHANGED and self.statepoints.unchanged(record):
                     return None
-                return self.take(record, SnapshotRequest(name, description, automatic=not name), anyway=True)
+                taken = self.take(record, SnapshotRequest(name, description, automatic=not name), anyway=True)
+            self._prune_by_config(sandbox)
+            return taken
 
         return work() if wait else self._workers.submit(work)
 

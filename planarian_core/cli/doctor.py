@@ -101,9 +101,11 @@ def _leftovers(planarian: Planarian) -> list[str]:
     parts = {part: _names(planarian.home / part) for part in ("sandboxes", "statepoints", "origins")}
     # only now: what is being made is entered into the registry before its folder is made
     records = planarian.registry.sandboxes()
+    statepoints = planarian.registry.statepoints()
+    shared = {s.owner(artefact) for s in statepoints for artefact in (s.files, s.processes) if artefact}
     known = {
         "sandboxes": {record.id for record in records},
-        "statepoints": {statepoint.id for statepoint in planarian.registry.statepoints()},
+        "statepoints": {statepoint.id for statepoint in statepoints} | shared,
         "origins": {Path(record.spec.origin).name for record in records if record.spec.origin},
     }
     problems = []

@@ -21,6 +21,7 @@ from planarian_core.cli.evidence import ledger, outcome
 from planarian_core.cli.group import PlanarianGroup
 from planarian_core.cli.log import log
 from planarian_core.cli.primitives import fork, rollback, snapshot
+from planarian_core.cli.reclaim import hold, prune
 from planarian_core.cli.running import run
 from planarian_core.cli.sandboxes import list_, new, policy, rm, stop
 from planarian_core.cli.shell import shell
@@ -50,6 +51,8 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "ledger": ledger,
     "drill": drill,
     "recover": recover,
+    "hold": hold,
+    "prune": prune,
     "policy": policy,
     "stop": stop,
     "rm": rm,

@@ -9,6 +9,7 @@ from planarian_core.cli.log import Entry
 from planarian_core.cli.opening import opened, owner
 from planarian_core.cli.options import JsonOption, SandboxOption, StatepointArgument
 from planarian_core.codec import encode
+from planarian_core.model import Status
 
 if TYPE_CHECKING:
     from planarian_core.model import Artefact, Statepoint
@@ -31,7 +32,8 @@ def show(statepoint: StatepointArgument, sandbox: SandboxOption = "", as_json: J
         source = owner(planarian, sandbox, statepoint)
         entry = _entry(planarian, source, statepoint)
     if as_json:
-        data = {"head": entry.head, "forks": list(entry.forks), "outcomes": encode(entry.outcomes)}
+        data = {"head": entry.head, "forks": list(entry.forks), "hold": encode(entry.hold)}
+        data["outcomes"] = encode(entry.outcomes)
         output.print_json({**entry.statepoint.to_dict(), **data})
     else:
         _print(entry)
@@ -43,7 +45,8 @@ def _entry(planarian: Planarian, source: Sandbox, reference: str) -> Entry:
     found = found or planarian.resolve(source, reference)
     branches = [(record, registry.branch(record.id)) for record in registry.sandboxes()]
     forks = tuple(record.name or record.id for record, branch in branches if branch.forked_from == found.id)
-    return Entry(found, registry.branch(source.id).head == found.id, forks, registry.outcomes(found.id))
+    head = registry.branch(source.id).head == found.id
+    return Entry(found, head, forks, registry.outcomes(found.id), registry.holds.get(found.id))
 
 
 def _print(entry: Entry) -> None:
@@ -57,13 +60,14 @@ def _print(entry: Entry) -> None:
             "sandbox": point.sandbox_id,
             "parent": point.parent_id or "none",
             "forks": ", ".join(entry.forks),
+            "held": _hold(entry),
             "description": point.description,
             **{f"fact {label}": text for label, text in point.facts.items()},
             "outcomes": "\n".join(f"{o.created_at} {o.status}: {o.text}" for o in entry.outcomes),
             "captured": "\n".join(point.coverage.captured),
             "not captured": "\n".join(f"{g.domain}: {g.subject} ({g.reason})" for g in point.coverage.missing),
-            "files": _artefact(point.files),
-            "processes": _artefact(point.processes),
+            "files": _artefact(point, point.files),
+            "processes": _artefact(point, point.processes),
             "running": _processes(point),
             "remote": "\n".join(f"{p.service} at {p.position} ({p.endpoint})" for p in point.remote),
             "timings": ", ".join(f"{step} {seconds * 1000:.1f} ms" for step, seconds in point.timings.items()),
@@ -72,9 +76,17 @@ def _print(entry: Entry) -> None:
     )
 
 
-def _artefact(artefact: Artefact | None) -> str:
+def _hold(entry: Entry) -> str:
+    if entry.hold is None:
+        return ""
+    return f"since {entry.hold.created_at}" + (f": {entry.hold.note}" if entry.hold.note else "")
+
+
+def _artefact(point: Statepoint, artefact: Artefact | None) -> str:
     if artefact is None:
         return ""
+    if point.status is Status.PRUNED:
+        return "gone: it was pruned"
     return (
         f"{artefact.backend} {artefact.reference}, {output.size(artefact.stored)} added, "
         f"{output.size(artefact.logical)} in all"
