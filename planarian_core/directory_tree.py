@@ -103,6 +103,21 @@ class DirectoryTree:
         finally:
             os.close(fd)
 
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        """The content without its holes; see :class:`planarian_core.file_tree.ReadsHoles`."""
+        fd = self._open_file(path)
+        try:
+            end = 0
+            while (start := _next_data(fd, end)) is not None:
+                end = os.lseek(fd, start, os.SEEK_HOLE)
+                while start < end and (piece := os.pread(fd, min(end - start, _PIECE), start)):
+                    yield start, piece
+                    start += len(piece)
+        except OSError as error:
+            raise _unreadable(self._root, path, error) from error
+        finally:
+            os.close(fd)
+
     def _enter(self, names: Sequence[str], path: str) -> int | None:
         """A descriptor of the directory that is reached by ``names``; None when there is none."""
         fd = os.dup(self._fd)
@@ -168,6 +183,16 @@ class DirectoryTree:
             raise _unreadable(self._root, path, error) from error
         finally:
             os.close(parent)
+
+
+def _next_data(fd: int, position: int) -> int | None:
+    """Where the next data of an open file begin; None when a hole, or nothing, is all that follows."""
+    try:
+        return os.lseek(fd, position, os.SEEK_DATA)
+    except OSError as error:
+        if error.errno == errno.ENXIO:
+            return None
+        raise
 
 
 def _names(path: str) -> list[str] | None:

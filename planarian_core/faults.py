@@ -26,7 +26,6 @@ POINTS: tuple[str, ...] = (
     "rollback.compensated",
     "rollback.switched",
     "rollback.restored",
-    "rollback.woken",
     "rollback.committed",
     "remove.begun",
     "remove.dropped",
@@ -48,6 +47,7 @@ POINTS: tuple[str, ...] = (
     "standby.begun",
     "standby.staged",
     "standby.restored",
+    "standby.woken",
 )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 
 class FileKind(StrEnum):
@@ -58,6 +58,18 @@ class FileTree(Protocol):
 
     def read(self, path: str) -> Iterator[bytes]:
         """The content of a file in pieces of at most a MiB.
+
+        Raises:
+            RestoreError: it is damaged, or no file.
+        """
+
+
+@runtime_checkable
+class ReadsHoles(Protocol):
+    """A tree that knows which parts of a file are holes: ranges that take no room and read as zeros."""
+
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        """The content of a file without its holes: (offset, bytes) in order, each at most a MiB.
 
         Raises:
             RestoreError: it is damaged, or no file.
