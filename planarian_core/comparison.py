@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
+from planarian_core.content import same_blocks, stretches
 from planarian_core.errors import RestoreError
 from planarian_core.file_tree import FileEntry, FileKind, FileTree
 
@@ -65,6 +66,9 @@ class Subtree:
     def read(self, path: str) -> Iterator[bytes]:
         return self._tree.read(self._path(path))
 
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        return stretches(self._tree, self._path(path))
+
 
 class NoFiles:
     """A tree in which there is nothing."""
@@ -80,7 +84,7 @@ class NoFiles:
 
 
 @dataclass
-class _Links:
+class Links:
     """Which names of one tree were met that are hard links of each other."""
 
     names: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
@@ -95,17 +99,20 @@ class _Links:
         return frozenset(self.names[self.labels[path]] if path in self.labels else {path})
 
 
-def compare(one: FileTree, other: FileTree, path: str = "", *, times: bool = False) -> Iterator[Difference]:
+def compare(
+    one: FileTree, other: FileTree, path: str = "", *, times: bool = False, linked: Links | None = None
+) -> Iterator[Difference]:
     """What differs at and below a path, a directory before what is in it; names that only came to be linked, or not,
     come last.
 
     Args:
         times: whether another modification time alone is a difference.
+        linked: gets the hard links among the names of ``other`` that were met.
 
     Raises:
         RestoreError: a tree is damaged, or can't be read.
     """
-    links = _Links(), _Links()
+    links = Links(), linked if linked is not None else Links()
     same: list[tuple[str, FileEntry, FileEntry]] = []
     todo = [(path, one.entry(path), other.entry(path))]
     while todo:
@@ -176,16 +183,4 @@ def same_content(one: FileTree, other: FileTree, path: str, before: FileEntry, a
         return False
     if before.identity and before.identity == after.identity:
         return True
-    return before.size == 0 or _same_bytes(one.read(path), other.read(path))
-
-
-def _same_bytes(one: Iterator[bytes], other: Iterator[bytes]) -> bool:
-    mine, theirs = b"", b""
-    while True:
-        mine, theirs = mine or next(one, b""), theirs or next(other, b"")
-        length = min(len(mine), len(theirs))
-        if length == 0:
-            return not mine and not theirs
-        if mine[:length] != theirs[:length]:
-            return False
-        mine, theirs = mine[length:], theirs[length:]
+    return before.size == 0 or same_blocks(one, other, path)

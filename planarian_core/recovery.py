@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
+from planarian_core import restore_paths
 from planarian_core.errors import LineageError, PlanarianError, SandboxError
 from planarian_core.interfaces import RunningSandbox, Thaws
 from planarian_core.model import SandboxRecord, Status
@@ -69,6 +70,8 @@ class Recovery:
 
             bundle_reading.clear(self.sandboxes, operation)
             return "nothing was imported"
+        if operation.kind == "restore":
+            return restore_paths.finish(self.statepoints, operation)
         return self._remove_unborn(operation)
 
     def _snapshot(self, operation: Operation) -> str:

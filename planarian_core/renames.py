@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 
 from planarian_core.comparison import Difference, is_directory
+from planarian_core.content import content_digest
 from planarian_core.file_tree import FileEntry, FileKind, FileTree
 
 _HASHED_FILES, _HASHED_BYTES = 2000, 256 * 1024 * 1024
@@ -134,10 +134,7 @@ class _Budget:
             return None
         self._files -= 1
         self._bytes -= entry.size
-        digest = hashlib.sha256()
-        for piece in tree.read(path):
-            digest.update(piece)
-        return (entry.kind, digest.digest())
+        return (entry.kind, content_digest(tree, path, entry.size))
 
 
 def _trivial(entry: FileEntry) -> bool:

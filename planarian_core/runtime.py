@@ -35,8 +35,8 @@ from planarian_core.interfaces import Collects, OutputSink
 from planarian_core.model import (
     Command,
     CommandResult,
-    Hold,
     Drill,
+    Hold,
     Limits,
     Outcome,
     RestoreContext,
@@ -51,6 +51,7 @@ from planarian_core.prune_choice import PrunePolicy
 from planarian_core.reclaim import Pruned, Reclaimer
 from planarian_core.recovery import Recovered, Recovery
 from planarian_core.registry import Operation, Registry
+from planarian_core.restore_paths import RestoredPaths, restore_paths
 from planarian_core.sandbox import Sandbox, StatepointRef
 from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
 from planarian_core.standby import StandbyManager
@@ -381,6 +382,23 @@ class Planarian:
             before = self._side(source, a)
             after = self._side(source, b) if b is not None else Side(source.record)
             return diff(self.plugins, self.statepoints.remote, before, after, paths=paths, text=text)
+
+    def restore_paths(
+        self, sandbox: Sandbox, statepoint: StatepointRef, paths: Sequence[str], *, safety: bool = True
+    ) -> RestoredPaths:
+        """Bring single paths back from a statepoint: files, or directories with all in them; removed where they
+        weren't there. The rest of the sandbox, and what runs in it, is not touched.
+
+        Args:
+            paths: relative to the workspace, or absolute as the sandbox sees them. Symlinks are not followed.
+            safety: take a statepoint of the present state first.
+
+        Raises:
+            SandboxError: it doesn't run. ConfigurationError: a path is unknown. RestoreError: ``state`` says what is.
+        """
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
+            point = self.resolve(sandbox, statepoint)
+            return restore_paths(self.statepoints, sandbox.record, point, paths, safety=safety)
 
     def _side(self, source: Sandbox, reference: StatepointRef) -> Side:
         """A statepoint with the sandbox that it is of; a full id may be another sandbox's."""

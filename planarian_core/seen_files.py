@@ -10,6 +10,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 
 from planarian_core.comparison import NoFiles, Subtree
+from planarian_core.content import stretches
 from planarian_core.directory_tree import DirectoryTree
 from planarian_core.errors import BackendUnavailable, ConfigurationError, RestoreError
 from planarian_core.file_tree import FileEntry, FileTree
@@ -126,6 +127,9 @@ class _Of:
     def read(self, path: str) -> Iterator[bytes]:
         return self._tree.read(path)
 
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        return stretches(self._tree, path)
+
 
 class Excluding:
     """A tree without what isn't state; ``patterns`` as in :class:`planarian_core.interfaces.Layer`."""
@@ -150,3 +154,6 @@ class Excluding:
 
     def read(self, path: str) -> Iterator[bytes]:
         return self._tree.read(path)
+
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        return stretches(self._tree, path)

@@ -22,6 +22,7 @@ from planarian_core.cli.group import PlanarianGroup
 from planarian_core.cli.log import log
 from planarian_core.cli.primitives import fork, rollback, snapshot
 from planarian_core.cli.reclaim import hold, prune
+from planarian_core.cli.restore import restore
 from planarian_core.cli.running import run
 from planarian_core.cli.sandboxes import list_, new, policy, rm, stop
 from planarian_core.cli.shell import shell
@@ -45,6 +46,7 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "log": log,
     "show": show,
     "diff": diff,
+    "restore": restore,
     "rollback": rollback,
     "fork": fork,
     "outcome": outcome,

@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from planarian_core.content import stretches
 from planarian_core.errors import RestoreError
 from planarian_core.file_tree import FileEntry, FileKind, FileTree
 from planarian_core.model import SandboxSpec
@@ -80,14 +81,23 @@ class Overlay:
         return [one.entry for one in found if one is not None]
 
     def read(self, path: str) -> Iterator[bytes]:
+        tree, there = self._holder(path)
+        return tree.read(there)
+
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        tree, there = self._holder(path)
+        return stretches(tree, there)
+
+    def _holder(self, path: str) -> tuple[FileTree, str]:
+        """Where the content of a file is, and by which path."""
         place = self._place(path)
         if place is None or place.entry.kind is not FileKind.FILE:
             raise RestoreError(f"{path} is no regular file.", code="tree-no-file", remedy="name a file")
         if place.upper is not None:
-            return self._layer.read(place.upper)
+            return self._layer, place.upper
         assert self._lower is not None
         assert place.lower is not None
-        return self._lower.read(place.lower)
+        return self._lower, place.lower
 
     # --- merging ---
 
@@ -251,10 +261,18 @@ class MergedTree:
         return [child for child in found if child is not None]
 
     def read(self, path: str) -> Iterator[bytes]:
+        mount, rest = self._holder(path)
+        return mount.read(rest)
+
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        mount, rest = self._holder(path)
+        return mount.stretches(rest)
+
+    def _holder(self, path: str) -> tuple[Overlay, str]:
         mount, rest = self._mount(path)
         if mount is None or self.entry(path) is None:
             raise RestoreError(f"{path} is no regular file.", code="tree-no-file", remedy="name a file")
-        return mount.read(rest)
+        return mount, rest
 
     def _mount(self, path: str) -> tuple[Overlay | None, str]:
         for end in (len(path), *reversed(_ends(path)), 0):
