@@ -24,6 +24,8 @@ class Destination(Protocol):
 
     taken: Standby | None
     left: Standby | None
+    apart: bool
+    """Arriving touches nothing that the processes have which ran before: they need only be killed."""
 
     def arrive(self, record: SandboxRecord) -> tuple[SandboxRecord, Revived]:
         """Put a sandbox there whose processes have ended; its record as it runs. What fails leaves nothing running."""
@@ -40,6 +42,7 @@ class ByFiles:
 
     taken: Standby | None = None
     left: Standby | None = None
+    apart = False
 
     def __init__(
         self,
@@ -102,6 +105,7 @@ class ByCopy:
     ) -> None:
         self.taken: Standby | None = standby
         self.left: Standby | None = None
+        self.apart = standby.record.live is not None
         self._home = home
         self._registry = registry
         self._plugins = plugins
@@ -120,7 +124,7 @@ class ByCopy:
             live = self._standbys.wake(self._standby)
         except SandboxError:  # it died as it was handed over: the long way is still there
             return self._the_long_way(record)
-        reach("rollback.woken")
+        reach("standby.woken")
         if record.spec.layer != copy.spec.layer:  # a fork has no layer of its own before
             self.left = self._standbys.remnant(record)
         spec = replace(record.spec, layer=copy.spec.layer, exclude=copy.spec.exclude)

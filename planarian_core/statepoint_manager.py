@@ -338,7 +338,7 @@ class StatepointManager:
             if operation.phase != "stopping":
                 operation = self.registry.advance(operation, "stopping")
             plan = self.remote.plan(record, statepoint)
-            self._end(record, at_once=isinstance(destination, ByCopy) and not plan.moves)
+            self._end(record, at_once=destination.apart and not plan.moves)
             reach("rollback.stopped")
             if plan.moves:
                 self.remote.compensate(record, plan, undone)

@@ -21,6 +21,13 @@ def main() -> None:
             planarian.remove_sandbox(target)
         elif operation == "rollback":
             planarian.rollback(target, rest[0])
+        elif operation.startswith("warm-"):
+            planarian.keep_warm(rest[0], of=target, wait=True)
+            assert planarian.standbys.copies(), "no copy could be made"
+            if operation == "warm-rollback":
+                planarian.rollback(target, rest[0])
+            else:
+                planarian.fork(rest[0], of=target, name="fork")
         elif operation == "fork":
             planarian.fork(rest[0], of=target, name="fork")
 
