@@ -24,7 +24,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
 
-from planarian_core import agent_requests, context, lineage, reclaim
+from planarian_core import agent_requests, context, reclaim
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
@@ -50,6 +50,7 @@ from planarian_core.policy import CallCounter, Verdict, check_policy, verdict
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.reclaim import Pruned, Reclaimer
 from planarian_core.recovery import Recovered, Recovery
+from planarian_core.references import References
 from planarian_core.registry import Operation, Registry
 from planarian_core.restore_paths import RestoredPaths, restore_paths
 from planarian_core.sandbox import Sandbox, StatepointRef
@@ -74,6 +75,7 @@ class Planarian:
         self.standbys = StandbyManager(home, registry, plugins, self.sandboxes)
         self.statepoints = StatepointManager(home, registry, plugins, self.sandboxes, self.standbys)
         self.warmer = Warmer(registry, self.sandboxes, self.standbys)
+        self.references = References(registry)
         self._workers = ThreadPoolExecutor(max_workers=4, thread_name_prefix="planarian")
         self.calls = CallCounter(home)
         self._left: dict[str, int] = {}
@@ -416,46 +418,12 @@ class Planarian:
 
         A fork may go back to the statepoint that it came from.
         """
-        if isinstance(reference, Statepoint):
-            reference = reference.id
-        branch = self.registry.branch(sandbox.id)
-        statepoints = self.registry.statepoints(sandbox.id)
-        origin = self._origin(branch.forked_from, statepoints)
-        try:
-            return lineage.resolve(reference, [*origin, *statepoints], branch.head)
-        except LineageError as error:
-            self._name_other_owner(reference, sandbox, error)
-            raise
-
-    def _origin(self, forked_from: str | None, own: Sequence[Statepoint]) -> list[Statepoint]:
-        if forked_from is None or any(s.id == forked_from for s in own):
-            return []
-        try:
-            return [self.registry.statepoint(forked_from)]
-        except LineageError:
-            return []  # its sandbox was removed
-
-    def _name_other_owner(self, reference: str, sandbox: Sandbox, error: LineageError) -> None:
-        try:
-            other = self.registry.statepoint(reference)
-        except LineageError:
-            return
-        if other.sandbox_id == sandbox.id:
-            return
-        raise LineageError(
-            f"{reference} belongs to sandbox {other.sandbox_id}, not to {sandbox.id}",
-            code="statepoint-foreign",
-            state="nothing was changed",
-            remedy=f"name that sandbox, or fork from it: planarian fork -s {other.sandbox_id} {reference}",
-        ) from error
+        return self.references.resolve(sandbox.id, reference.id if isinstance(reference, Statepoint) else reference)
 
     def _owner(self, reference: StatepointRef) -> Sandbox:
-        if isinstance(reference, Statepoint):
-            return Sandbox(self, reference.sandbox_id)
-        try:
-            return Sandbox(self, self.registry.statepoint(reference).sandbox_id)
-        except LineageError:
-            return self.sandbox()
+        """The sandbox that a statepoint belongs to; the only one there is for a reference that is no whole id."""
+        owner = reference.sandbox_id if isinstance(reference, Statepoint) else self.references.owner(reference)
+        return Sandbox(self, owner) if owner else self.sandbox()
 
     def append_outcome(
         self, statepoint: StatepointRef, text: str, *, status: str = "note", author: str = "", of: Sandbox | None = None
