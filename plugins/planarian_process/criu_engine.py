@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planarian_process.criu_freezer import freeze
 from planarian_process.criu_messages import messages
 from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, shares_network, stop_thread
-from planarian_process.criu_freezer import freeze
 from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Surroundings, Worker, WorkerLost
 from planarian_process.criu_tasks import inside_pids
 
@@ -128,19 +128,22 @@ class Engine:
         keep_network: bool = False,
         doomed: Sequence[int] = (),
         freezer: str = "",
+        check: Callable[[], object] = lambda: None,
         checked: Callable[[], object] = lambda: None,
     ) -> int:
         """Bring a tree back; returns the host pid of its init. The inside pids ``doomed`` never run an instruction.
 
-        With a ``freezer``, one of the control groups in ``around``, nothing runs until that is thawed. ``checked`` is
-        called when all is ready and nothing has run yet: what it raises ends the restore.
+        With a ``freezer``, one of the control groups in ``around``, nothing runs until that is thawed. ``check`` is
+        called before CRIU is told of the images, ``checked`` when all is ready and nothing has run yet: what they raise
+        ends the restore.
 
         Raises:
             EngineFailure: CRIU could not do it; nothing of the tree is left.
         """
         with self._worker(around) as worker, _directory(images) as descriptor:
-            tree = _Restored(doomed, private_network, checked, lambda: freeze(freezer, worker) if freezer else None)
+            tree = _Restored(worker, doomed, private_network, checked, freezer)
             try:
+                check()
                 request = _request(worker, messages().RESTORE, descriptor, external)
                 request.opts.root = root
                 if private_network and not keep_network:
@@ -177,21 +180,25 @@ class _Restored:
 
     def __init__(
         self,
+        worker: Worker,
         doomed: Sequence[int],
         private_network: bool,
         checked: Callable[[], object],
-        freeze: Callable[[], None],
+        freezer: str,
     ) -> None:
+        self._worker = worker
         self._doomed = frozenset(doomed)
         self._private_network = private_network
         self._checked = checked
-        self._freeze = freeze
+        self._freezer = freezer
         self._init = 0
         self._init_handle = -1
         self._stopped: list[int] = []
 
     def __call__(self, event: str, pid: int) -> bool:
-        if event == "setup-namespaces":
+        if event == "pre-restore":
+            self._worker.settle()  # from here on it makes processes
+        elif event == "setup-namespaces":
             self._init, self._init_handle = pid, os.pidfd_open(pid)
             if self._private_network:
                 if shares_network(pid):
@@ -200,7 +207,8 @@ class _Restored:
         elif event == "pre-resume":
             self._checked()
             self._stop_doomed()
-            self._freeze()
+            if self._freezer:
+                freeze(self._freezer, self._worker)
         elif event == "post-resume":
             self.end_doomed()
         return True

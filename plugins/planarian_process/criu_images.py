@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,7 +14,7 @@ from planarian_core.errors import RestoreError
 from planarian_process.criu_namespaces import write_out
 
 MANIFEST = "planarian-manifest.json"
-_PIECE = 1 << 20
+_PIECE = 1 << 18
 _NOT_STATE = frozenset({MANIFEST, "stats-dump", "stats-restore"})
 _DAMAGED = "bring back its files alone (planarian rollback --files-only), or another statepoint (planarian log)"
 
@@ -44,11 +44,11 @@ def _hash(path: Path) -> tuple[int, str]:
 
 def _move(source: Path, target: Path) -> tuple[int, str]:
     """Copy a file, its copy already on its way to the disk; size and hash of what was read."""
-    digest, size = hashlib.sha256(), 0
+    digest, size, piece = hashlib.sha256(), 0, memoryview(bytearray(_PIECE))
     with source.open("rb", buffering=0) as file, target.open("xb", buffering=0) as copy:
-        while piece := file.read(_PIECE):
-            digest.update(piece)
-            size += copy.write(piece)
+        while count := file.readinto(piece):
+            digest.update(piece[:count])
+            size += copy.write(piece[:count])
         write_out(copy.fileno())
     return size, digest.hexdigest()
 
@@ -71,12 +71,16 @@ def seal(written: Path, images: Path) -> Manifest:
     content = json.dumps(files, separators=(",", ":")).encode()
     (images / MANIFEST).write_bytes(content)
     for name in (*names, MANIFEST, "."):
-        descriptor = os.open(images / name, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            os.fsync(descriptor)
-        finally:
-            os.close(descriptor)
+        _sync(images / name)
     return Manifest(files, hashlib.sha256(content).hexdigest())
+
+
+def _sync(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
 
 
 def check(images: Path, digest: str) -> Manifest:
@@ -103,36 +107,35 @@ def check(images: Path, digest: str) -> Manifest:
 
 
 class Verification:
-    """Compares the content of an image with its hashes: what CRIU acts on before it begins, the pages of memory, which
-    are most of it, while it works. :meth:`finish` must be called before anything runs that they are the memory of.
-
-    Raises:
-        RestoreError: names the damaged file.
+    """Compares the content of an image with its hashes, in threads of its own: what CRIU acts on, and the pages of
+    memory, which are most of it and which CRIU only fills in.
     """
 
     def __init__(self, images: Path, digest: str) -> None:
+        """RestoreError as for :func:`check`."""
         self._images = images
         self._files = check(images, digest).files
         self._pool = ThreadPoolExecutor(max_workers=2)
-        pages = [name for name in self._files if name.startswith("pages-")]
-        self._pages = {name: self._pool.submit(self._damage, name) for name in pages}
+        self._found = {name: self._pool.submit(self._damage, name) for name in sorted(self._files, key=_is_pages)}
 
     def __enter__(self) -> Verification:
-        try:
-            for name in self._files.keys() - self._pages.keys():
-                self._refuse(name, self._damage(name))
-        except BaseException:
-            self.__exit__()
-            raise
         return self
 
     def __exit__(self, *unused: object) -> None:
         self._pool.shutdown(cancel_futures=True)
 
+    def begin(self) -> None:
+        """Wait for all but the pages, before CRIU sees the image; RestoreError names the damaged file."""
+        self._refuse(name for name in self._found if not _is_pages(name))
+
     def finish(self) -> None:
-        """Wait for the rest; RestoreError when something is damaged."""
-        for name, found in self._pages.items():
-            self._refuse(name, found.result())
+        """Wait for the pages, before anything runs that they are the memory of; RestoreError as above."""
+        self._refuse(filter(_is_pages, self._found))
+
+    def _refuse(self, names: Iterable[str]) -> None:
+        for name in names:
+            if reason := self._found[name].result():
+                raise RestoreError(f"the image file {self._images / name} is damaged: {reason}", remedy=_DAMAGED)
 
     def _damage(self, name: str) -> str:
         try:
@@ -140,9 +143,9 @@ class Verification:
         except OSError as failure:
             return str(failure)
 
-    def _refuse(self, name: str, reason: str) -> None:
-        if reason:
-            raise RestoreError(f"the image file {self._images / name} is damaged: {reason}", remedy=_DAMAGED)
+
+def _is_pages(name: str) -> bool:
+    return name.startswith("pages-")
 
 
 def clear(images: Path) -> None:

@@ -2,7 +2,7 @@
 
 CRIU takes the namespaces that a tree does not share with itself into the image. A worker that is in the tree's network
 namespace therefore leaves that one out (:meth:`planarian_process.criu_engine.Engine.dump`). Where an image has a
-namespace, too, that its inventory doesn't give to CRIU itself, a restore makes a new one: so the inventory gets another.
+namespace that its inventory doesn't give to CRIU itself, a restore makes a new one: so the inventory gets another.
 """
 
 from __future__ import annotations

@@ -15,6 +15,7 @@ import socket
 import struct
 import threading
 from collections.abc import Callable
+from concurrent.futures import Future
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -84,23 +85,23 @@ def write_out(descriptor: int) -> None:
     _check(_libc.sync_file_range(descriptor, ctypes.c_int64(0), ctypes.c_int64(0), 2), "sync_file_range")
 
 
-def in_thread(action: Callable[[], T]) -> T:
-    """Run ``action`` in a thread of its own, which may change its namespaces; returns or raises what it does."""
-    results: list[T] = []
-    failures: list[BaseException] = []
+def begin_in_thread(action: Callable[[], T]) -> Future[T]:
+    """Begin ``action`` in a thread of its own, which may change its namespaces."""
+    outcome: Future[T] = Future()
 
     def run() -> None:
         try:
-            results.append(action())
-        except BaseException as failure:  # handed on to the caller below, whatever it is
-            failures.append(failure)
+            outcome.set_result(action())
+        except BaseException as failure:  # handed on to whoever asks for the outcome
+            outcome.set_exception(failure)
 
-    thread = threading.Thread(target=run, name="planarian-criu-namespace")
-    thread.start()
-    thread.join()
-    if failures:
-        raise failures[0]
-    return results[0]
+    threading.Thread(target=run, name="planarian-criu-namespace").start()
+    return outcome
+
+
+def in_thread(action: Callable[[], T]) -> T:
+    """The same, to its end."""
+    return begin_in_thread(action).result()
 
 
 def own_mounts() -> None:

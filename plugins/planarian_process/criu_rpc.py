@@ -16,12 +16,13 @@ import socket
 import subprocess
 import threading
 from collections.abc import Callable, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planarian_process.criu_messages import messages
-from planarian_process.criu_namespaces import enter_network, in_thread, mount, own_mounts
+from planarian_process.criu_namespaces import begin_in_thread, enter_network, mount, own_mounts
 
 LOG_NAME = "criu.log"
 _ERRORS_NAME = "stderr"
@@ -102,7 +103,7 @@ class Worker:
         self,
         binary: str,
         cache: StartCache,
-        around: Surroundings = Surroundings(),  # noqa: B008  # a frozen value
+        around: Surroundings = Surroundings(),  # a frozen value
         patience: float = PATIENCE,
     ) -> None:
         """``patience`` is how many seconds it has to end after we hung up."""
@@ -113,39 +114,58 @@ class Worker:
         command = (binary, "--no-default-config", "swrk", str(theirs.fileno()))
         hidden = any(path.is_relative_to("/run") for path in around.keep)
 
-        def start() -> tuple[subprocess.Popen[bytes], int]:
-            own_mounts()
-            around.enter()
-            # What ends us must not end CRIU in the middle of a process; its children's masks come from the image.
-            signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
-            # Where /run can't be covered the tmpfs only holds the log, and CRIU starts without its cache.
-            target = Path("/tmp" if hidden else "/run")  # noqa: S108  # a mount of our own, seen by the worker alone
-            mount("planarian-criu", str(target), "tmpfs", 0, "mode=0700,size=64m")
-            cache.fill(target)
-            if around.network_of:
-                enter_network(around.network_of)
-            scratch = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-            try:
-                return _spawn(command, theirs.fileno(), scratch), scratch
-            except BaseException:
-                os.close(scratch)
-                raise
+        spawned: Future[tuple[subprocess.Popen[bytes], int]] = Future()
 
+        def start() -> None:
+            try:
+                own_mounts()
+                spawned.set_result(self._start(command, theirs.fileno(), hidden, around.network_of))
+            except BaseException as failure:  # raised below
+                spawned.set_exception(failure)
+            else:
+                around.enter()  # while CRIU starts up
+
+        entered = begin_in_thread(start)
         try:
-            self.process, self.scratch = in_thread(start)
+            self.process, self.scratch = spawned.result()
         except BaseException:
             ours.close()
             raise
         finally:
             theirs.close()
         self._handle = os.pidfd_open(self.process.pid)
+        self._moved = begin_in_thread(lambda: self._join(around.groups))
         try:
-            # Before it is asked for anything: what it makes is in its groups then, and so is it.
-            for group in around.groups:
-                self.move(group)
+            entered.result()
         except BaseException:
             self.__exit__()
             raise
+
+    def _start(
+        self, command: Sequence[str], channel: int, hidden: bool, network_of: int
+    ) -> tuple[subprocess.Popen[bytes], int]:
+        # What ends us must not end CRIU in the middle of a process; its children's masks come from the image.
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
+        # Where /run can't be covered the tmpfs only holds the log, and CRIU starts without its cache.
+        target = Path("/tmp" if hidden else "/run")  # noqa: S108  # a mount of our own, seen by the worker alone
+        mount("planarian-criu", str(target), "tmpfs", 0, "mode=0700,size=64m")
+        self._cache.fill(target)
+        if network_of:
+            enter_network(network_of)
+        scratch = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            return _spawn(command, channel, scratch), scratch
+        except BaseException:
+            os.close(scratch)
+            raise
+
+    def settle(self) -> None:
+        """Wait until it is in its control groups: the kernel takes some milliseconds. Before it makes anything."""
+        self._moved.result()
+
+    def _join(self, groups: Sequence[str]) -> None:
+        for group in groups:
+            self.move(group)
 
     def move(self, group: str) -> None:
         """Put the worker, without what it has made, into a control group."""
@@ -164,6 +184,7 @@ class Worker:
     def abandon(self) -> None:
         """Hang up and wait until it has ended: CRIU undoes by itself what it can't finish. Idempotent."""
         self.channel.close()
+        self._moved.exception()  # not to meet another process of this number
         self._wait(self._patience)
         self.kill()
 

@@ -6,7 +6,8 @@ import glob
 import os
 import pwd
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cache
 
 from planarian_core.errors import ConfigurationError
 from planarian_sandbox.layout import mount_roots
@@ -154,9 +155,11 @@ def hidden_paths(homes: Iterable[str], extra: Iterable[str] = ()) -> tuple[str, 
             raise ConfigurationError(f"hidden path {path!r} is not an absolute path below /.", code="hidden-path")
         wanted.append(expanded)
     found: set[str] = set()
+    mounts = mount_roots()
+    real = cache(os.path.realpath)  # most share their parents
     for path in wanted:
-        for canonical in _with_target(path):
-            found.update((canonical, *_other_names(canonical)))
+        for canonical in _with_target(path, real):
+            found.update((canonical, *_other_names(canonical, mounts)))
     return tuple(sorted(found))
 
 
@@ -196,16 +199,29 @@ def _personal() -> Iterator[str]:
         if directory in ("", "/") or not os.path.isdir(directory):
             continue
         personal = directory in (own, "/root") or directory.startswith("/home/")
+        there = _names(directory)
         for name in HOME_SECRETS:
-            path = os.path.join(directory, name)
             if name.endswith("*"):
-                yield from glob.iglob(f"{glob.escape(path[:-1])}*")
-                path = path[:-1]
+                yield from (os.path.join(directory, found) for found in there or () if found.startswith(name[:-1]))
+                name = name[:-1]
+            first, _, rest = name.partition("/")
+            if there is not None and first not in there and (rest or not personal):
+                continue
+            path = os.path.join(directory, name)
             # Not there yet but to be hidden when it comes, though not in each of the /bin and /var/mail of a passwd.
             if os.path.lexists(path) or (personal and os.path.isdir(os.path.dirname(path))):
                 yield path
-        settings = (directory + name[1:] for name in _SOMETIMES_SECRET if name.startswith("~"))
-        yield from filter(_holds_secret, settings)
+        settings = (name[2:] for name in _SOMETIMES_SECRET if name.startswith("~"))
+        likely = (name for name in settings if there is None or name.partition("/")[0] in there)
+        yield from filter(_holds_secret, (os.path.join(directory, name) for name in likely))
+
+
+def _names(directory: str) -> frozenset[str] | None:
+    """What is in a directory; None where that can't be seen, though single names in it may."""
+    try:
+        return frozenset(os.listdir(directory))
+    except OSError:
+        return None
 
 
 def _holds_secret(path: str) -> bool:
@@ -220,22 +236,23 @@ def _holds_secret(path: str) -> bool:
     return len(content) > _LONGEST_SETTINGS or _SECRET.search(content) is not None
 
 
-def _other_names(path: str) -> Iterator[str]:
+def _other_names(path: str, mounts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
     """The path's name on the root file system when a bind mount brings it to where ``path`` says.
 
     The sandbox sees the root file system without what is mounted on it, so it would find the files there.
     """
-    mounts = mount_roots()
-    point = max((point for point in mounts if below(path, point)), key=len, default="/")
+    point = path
+    while point not in mounts and point != "/":
+        point = os.path.dirname(point)
     device, root = mounts.get(point, ("", "/"))
     if point != "/" and device == mounts.get("/", ("", ""))[0]:
         yield os.path.normpath(f"{root}/{os.path.relpath(path, point)}")
 
 
-def _with_target(path: str) -> Iterator[str]:
+def _with_target(path: str, real: Callable[[str], str]) -> Iterator[str]:
     """The path with its parents resolved, and what it points to when it is a symlink."""
     parent, name = os.path.split(os.path.normpath(path))
-    canonical = os.path.join(os.path.realpath(parent), name)
+    canonical = os.path.join(real(parent), name)
     if os.path.isdir(os.path.dirname(canonical)):
         yield canonical
     if os.path.islink(canonical):

@@ -62,6 +62,14 @@ class Inside:
         """The directory ``path`` below this one."""
         return Inside(open_below(self.descriptor, path, os.O_RDONLY | os.O_DIRECTORY))
 
+    def has(self, path: str) -> bool:
+        """Whether there is something at ``path`` below this one."""
+        try:
+            os.close(open_below(self.descriptor, path, getattr(os, "O_PATH", os.O_RDONLY)))
+        except OSError:
+            return False
+        return True
+
     def make_directory(self, path: str, mode: int) -> Inside:
         """The directory ``path``, made with ``mode`` where it is missing; its parent must exist.
 

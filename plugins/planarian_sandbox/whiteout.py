@@ -44,6 +44,8 @@ def _whiteout(upper: Inside, lower: str, relative: str) -> None:
     The upper tree may have been changed by the sandbox: a step that isn't a directory ends it, for then the host's
     path can't be seen there.
     """
+    if upper.has(relative):
+        return
     parts = relative.split("/")
     descriptors = [os.dup(upper.descriptor)]
     seen = lower

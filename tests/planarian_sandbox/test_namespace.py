@@ -21,6 +21,7 @@ from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.interfaces import AgentReply
 from planarian_core.model import Command, Limits, LiveSandbox, Network, SandboxSpec, new_id
 from planarian_core.testing.sandbox import Sandbox, SandboxConformance, running, unique_seconds, until
+from planarian_process.criu_namespaces import in_thread, own_mounts
 from planarian_sandbox import namespace
 from planarian_sandbox.namespace import NamespaceBackend
 
@@ -433,31 +434,64 @@ class TestRootOnly(NamespaceFixtures):
         sandbox.backend.stop(sandbox.spec, sandbox.live)
         assert not sandbox.backend.alive(sandbox.spec, sandbox.live)
 
-    def test_restore_environment(self, backend: NamespaceBackend, sandbox: Sandbox, tmp_path: Path) -> None:
+    def test_restore_environment(self, backend: NamespaceBackend, sandbox: Sandbox) -> None:
         sandbox.shell("echo kept >kept.txt")
         backend.stop(sandbox.spec, sandbox.live)
         place = backend.restore_environment(sandbox.spec)
-        reader, writer = os.pipe()
-        file = f"{place.mounts[os.path.realpath(sandbox.spec.workspace)]}/kept.txt"
-        script = 'cat "$1" >&"$2"; cat /proc/self/cgroup >&"$2"; stat -f -c %T /run >&"$2"; echo kdat >/run/criu.kdat'
+        workspace = place.mounts[os.path.realpath(sandbox.spec.workspace)]
+        before = Path("/proc/self/mountinfo").read_text()
+        descriptors = len(os.listdir("/proc/self/fd"))
+
+        def look() -> tuple[str, bool, bool]:
+            own_mounts()
+            place.enter()
+            null = Path(place.mounts["/dev"], "null")
+            with null.open("wb") as device:
+                device.write(b"x")
+            return Path(workspace, "kept.txt").read_text(), null.is_char_device(), os.path.isdir(f"{place.root}/usr")
+
         for _ in range(2):
-            done = subprocess.run(
-                [*place.prefix, "bash", "-c", script, "bash", file, str(writer)], pass_fds=[writer], check=False
-            )
-            assert done.returncode == 0
-            text = os.read(reader, 65536).decode()
-            assert text.startswith("kept\n")
-            assert f"/planarian/{sandbox.spec.id}" in text
-            assert "tmpfs" in text
+            assert in_thread(look) == ("kept\n", True, True)
+        assert Path("/proc/self/mountinfo").read_text() == before
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        assert not os.listdir(workspace)
+        assert not os.listdir(place.root)
         assert place.private_network
-        caches = list(Path(sandbox.spec.home, "cache").glob("criu-*.kdat"))
-        assert [cache.read_text() for cache in caches] == ["kdat\n"]
-        assert not os.path.exists(file)
-        assert not os.path.exists("/run/criu.kdat") or Path("/run/criu.kdat").read_bytes() != b"kdat\n"
-        os.close(reader)
-        os.close(writer)
+        assert place.freezer in place.groups
+        assert set(place.groups) == set(_cgroups_of(sandbox.spec.id))
         backend.stop(sandbox.spec, replace(sandbox.live, cgroups=()))
         assert not _cgroups_of(sandbox.spec.id)
+        assert not list(Path(sandbox.spec.home, "mounts").iterdir())
+
+    def test_the_place_of_a_restore_follows_no_link(self, backend: NamespaceBackend, sandbox: Sandbox) -> None:
+        backend.stop(sandbox.spec, sandbox.live)
+        devices = Path(sandbox.spec.layer, "upper", "dev")
+        shutil.rmtree(devices)
+        devices.symlink_to("/etc")
+        place = backend.restore_environment(sandbox.spec)
+        descriptors = len(os.listdir("/proc/self/fd"))
+
+        def enter() -> None:
+            own_mounts()
+            place.enter()
+
+        with pytest.raises(OSError, match="mount /dev"):
+            in_thread(enter)
+        assert len(os.listdir("/proc/self/fd")) == descriptors
+        backend.stop(sandbox.spec, None)
+
+    def test_what_was_made_for_another_id_goes_too(self, backend: NamespaceBackend, spec: SandboxSpec) -> None:
+        """As of a copy that was handed to a sandbox: its groups and mount points have the copy's id."""
+        prepared = backend.prepare(spec)
+        live = backend.start(prepared)
+        handed = replace(prepared, id=new_id("sb"))
+        assert backend.execute(handed, live, Command(("echo", "fine"))).stdout == "fine\n"
+        assert backend.alive(handed, live)
+        assert live.init_pid in backend.tasks(handed, live)
+        backend.stop(handed, live)
+        assert not _cgroups_of(spec.id)
+        assert not list(Path(spec.home, "mounts").iterdir())
+        backend.stop(handed, backend.start(handed))
 
     def test_exclude_names_what_is_no_state(self, backend: NamespaceBackend, spec: SandboxSpec) -> None:
         assert backend.prepare(spec).exclude == ("work/work", "workspace/work/work")
