@@ -81,7 +81,7 @@ class Ledger:
 def construct_ledger(
     registry: Registry, sandbox_id: str, head: str | None, limit: int, *, automatic: bool = True
 ) -> Ledger:
-    """ConstructLedger: the evidence of a sandbox's committed statepoints.
+    """ConstructLedger: the evidence of a sandbox's committed statepoints, and of pruned ones that have outcomes.
 
     Args:
         limit: characters that the Markdown may take; the number of entries follows from it.
@@ -90,7 +90,8 @@ def construct_ledger(
     chosen = [
         s
         for s in registry.statepoints(sandbox_id)
-        if s.status is Status.COMMITTED and (automatic or not s.automatic or registry.outcomes(s.id))
+        if (s.status is Status.COMMITTED and (automatic or not s.automatic or registry.outcomes(s.id)))
+        or (s.status is Status.PRUNED and registry.outcomes(s.id))
     ]
     chosen.reverse()
     entries: list[Evidence] = []
@@ -111,6 +112,8 @@ def _ledger_entry(evidence: Evidence, is_head: bool) -> str:
         title += f" `{one_line(statepoint.name, 100)}`"
     if is_head:
         title += " (head)"
+    if statepoint.status is Status.PRUNED:
+        title += " (pruned: it can't be restored)"
     lines = [f"{title} {statepoint.created_at}"]
     if statepoint.description:
         lines.append(f"  {one_line(statepoint.description, 300)}")
@@ -167,11 +170,19 @@ def process_words(process: ProcessInfo) -> str:
     return one_line(f"{process.pid} {' '.join(process.argv)}", 200)
 
 
+_VERBS = {
+    "rollback": "was rolled back to",
+    "fork": "is a fork of",
+    "promote": "took over a fork's state, kept as",
+    "attach": "was picked up again at",
+}
+
+
 def restore_markdown(context: RestoreContext, limit: int) -> str:
     """RestoreContext as Markdown of at most ``limit`` characters; the order is that of importance to an agent."""
     statepoint = context.statepoint
     label = statepoint.id + (f" (`{one_line(statepoint.name, 100)}`)" if statepoint.name else "")
-    verb = "was rolled back to" if context.action == "rollback" else "is a fork of"
+    verb = _VERBS.get(context.action, context.action)
     head = [
         f"# The environment {verb} statepoint {label}",
         "",

@@ -34,6 +34,8 @@ POINTS: tuple[str, ...] = (
     "restore.committed",
     "remove.begun",
     "remove.dropped",
+    "promote.begun",
+    "promote.shared",
     "prune.marked",
     "prune.dropped",
     "prune.collected",

@@ -73,6 +73,7 @@ class Artefact:
     ``reference`` means something to ``backend`` alone. ``stored`` is what this capture added to the disk, ``logical``
     what it stands for, both in bytes. ``details`` is the backend's own JSON-safe data. ``owner`` is the statepoint
     under whose id it is kept, where another one shares it because nothing had changed; empty for its own.
+    ``workspace`` is where its processes ran, if not in the workspace of the statepoint's sandbox (a promoted fork's).
     """
 
     domain: Domain
@@ -82,6 +83,7 @@ class Artefact:
     logical: int = 0
     details: Mapping[str, Any] = field(default_factory=dict)
     owner: str = ""
+    workspace: str = ""
 
 
 @dataclass(frozen=True)

@@ -81,7 +81,7 @@ def bring_up(
         return Revived(live, described(statepoint))
     live = sandbox.start(spec)
     if artefact and isinstance(backend, RestartsCommands):
-        origin = registry.sandbox(statepoint.sandbox_id).spec.workspace
+        origin = artefact.workspace or registry.sandbox(statepoint.sandbox_id).spec.workspace
         return _restart(sandbox, spec, live, backend.commands(artefact), origin)
     return Revived(live)
 

@@ -17,14 +17,14 @@ calls them through a thread (``anyio.to_thread.run_sync``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, overload
 
-from planarian_core import agent_requests, context, reclaim
+from planarian_core import agent_requests, attach, context, reclaim
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
@@ -47,6 +47,7 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import CallCounter, Verdict, check_policy, verdict
+from planarian_core.promote import Promotion, PromotionPreview, source_of
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.reclaim import Pruned, Reclaimer
 from planarian_core.recovery import Recovered, Recovery
@@ -485,6 +486,63 @@ class Planarian:
             logging.getLogger(__name__).warning("statepoints of %s could not be pruned: %s", sandbox.id, error)
         else:
             self._left[sandbox.id] = self.registry.count(sandbox.id)
+
+    def promote(
+        self, fork: Sandbox, *, force: bool = False, files_only: bool = False, accept_pivots: bool = False
+    ) -> RestoreContext:
+        """Make the present state of a fork the head of the sandbox that it came from; the fork stays as it is.
+
+        The source's old head stays reachable. Its remote services stay where they are: the fork was fenced off.
+
+        Args:
+            force: set aside what the source did since the fork point; a safety statepoint keeps it.
+            files_only: leave the fork's processes out.
+            accept_pivots: as in :meth:`rollback`.
+
+        Raises:
+            LineageError: it is no fork, or its source is gone.
+            RestoreError: ``promote-conflict`` names what the source did since; nothing was changed.
+        """
+        with self._promotion(fork) as promotion:
+            return promotion.run(force=force, files_only=files_only, accept_pivots=accept_pivots)
+
+    def preview_promotion(self, fork: Sandbox) -> PromotionPreview:
+        """What :meth:`promote` would set aside."""
+        with self._promotion(fork) as promotion:
+            return promotion.preview()
+
+    @contextmanager
+    def _promotion(self, fork: Sandbox) -> Iterator[Promotion]:
+        source_id = source_of(self.statepoints, fork.record)
+        with self.sandboxes.hold(source_id, exclusive=True), self.sandboxes.hold(fork.id, exclusive=True):
+            source = self.registry.sandbox(source_id)
+            yield Promotion(self.statepoints, self.calls, source, fork.record)
+
+    def attach(
+        self, sandbox: Sandbox, *, as_left: bool = False, files_only: bool = False, accept_pivots: bool = False
+    ) -> RestoreContext | None:
+        """Pick a sandbox up again that doesn't run, at its newest statepoint; also after a reboot of the host.
+
+        Files that were left otherwise are kept first, as a safety statepoint.
+
+        Args:
+            as_left: go on with the files as they were left; processes start anew.
+            files_only: of the newest statepoint let processes start anew.
+            accept_pivots: as in :meth:`rollback`.
+
+        Returns:
+            None when it runs already, and nothing was to be done.
+
+        Raises:
+            SandboxError, RestoreError, CaptureError: it doesn't run; nothing is lost.
+        """
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
+            restored = attach.attach(
+                self.statepoints, sandbox.record, as_left=as_left, files_only=files_only, accept_pivots=accept_pivots
+            )
+            if restored is not None:
+                self.calls.reset(sandbox.id)
+        return restored
 
     # --- policy ---
 

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 import typer
 
 from planarian_core.cli import exit_codes
+from planarian_core.cli.attach import attach
 from planarian_core.cli.diff import diff
 from planarian_core.cli.doctor import doctor, recover
 from planarian_core.cli.drill import drill
@@ -21,6 +22,7 @@ from planarian_core.cli.evidence import ledger, outcome
 from planarian_core.cli.group import PlanarianGroup
 from planarian_core.cli.log import log
 from planarian_core.cli.primitives import fork, rollback, snapshot
+from planarian_core.cli.promote import promote
 from planarian_core.cli.reclaim import hold, prune
 from planarian_core.cli.restore import restore
 from planarian_core.cli.running import run
@@ -53,6 +55,8 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "ledger": ledger,
     "drill": drill,
     "recover": recover,
+    "promote": promote,
+    "attach": attach,
     "hold": hold,
     "prune": prune,
     "policy": policy,
