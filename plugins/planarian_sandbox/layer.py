@@ -26,7 +26,7 @@ from planarian_sandbox.whiteout import apply_hidden
 
 _OPENED_ROOTLESS = ("var/tmp", "usr/local/bin", "usr/local/lib", "usr/local/share", "usr/local/etc")
 """Directories of real root's, which the root of a single-user namespace could not write to otherwise."""
-_NODES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
+NODES = {"null": (1, 3), "zero": (1, 5), "full": (1, 7), "random": (1, 8), "urandom": (1, 9), "tty": (5, 0)}
 _LINKS = {
     "ptmx": "pts/ptmx",
     "fd": "/proc/self/fd",
@@ -105,7 +105,7 @@ def _open_directory(upper: str, name: str) -> None:
 
 def _device_nodes(directory: str) -> None:
     """Nodes in the layer rather than in a tmpfs: each tmpfs would cost a process at every dump."""
-    for name, (major, minor) in _NODES.items():
+    for name, (major, minor) in NODES.items():
         path = os.path.join(directory, name)
         os.mknod(path, stat.S_IFCHR | 0o666, os.makedev(major, minor))
         os.chmod(path, 0o666)  # noqa: S103  # as everywhere

@@ -11,7 +11,7 @@ from functools import cache, partial
 from pathlib import Path
 
 from planarian_core.errors import SandboxError
-from planarian_core.file_tree import FileTree
+from planarian_core.file_tree import FileEntry, FileTree
 from planarian_core.interfaces import (
     Availability,
     OutputSink,
@@ -20,7 +20,7 @@ from planarian_core.interfaces import (
     SandboxCapabilities,
 )
 from planarian_core.model import Command, CommandResult, LiveSandbox, Network, SandboxSpec
-from planarian_sandbox import cgroups
+from planarian_sandbox import cgroups, foreign_layer
 from planarian_sandbox.abandoned import end_abandoned_calls
 from planarian_sandbox.base import base_fingerprint
 from planarian_sandbox.channel import Call, DetachFailed, Frame, forget_calls
@@ -249,6 +249,14 @@ class NamespaceBackend:
     def memory(self, spec: SandboxSpec, live: LiveSandbox) -> int:
         """Bytes of memory that its processes alone take: what is in no file, swapped or not."""
         return sum(map(own_memory, self.tasks(spec, live)))
+
+    def objection(self, path: str, entry: FileEntry, *, trusted: bool) -> str:
+        """What is wrong with a name in a layer from elsewhere; empty when nothing is."""
+        return foreign_layer.objection(path, entry, trusted=trusted)
+
+    def take_over(self, spec: SandboxSpec) -> SandboxSpec:
+        """Make a layer from elsewhere fit this host. SandboxError when it can't be."""
+        return foreign_layer.take_over(spec)
 
     def inside(self, spec: SandboxSpec, path: str) -> str | None:
         """The name inside of a path in the layer; None for the overlays' own and Planarian's runtime directory."""
