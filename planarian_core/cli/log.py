@@ -54,13 +54,16 @@ def log(
             metavar="FILE", help="Write a page with all details instead; - for the standard output.", show_default=False
         ),
     ] = "",
+    compared: Annotated[
+        int, typer.Option("--diffs", min=0, metavar="N", help="With --html: compare the newest N with their parents.")
+    ] = 50,
     as_json: JsonOption = False,
 ) -> None:
     """Show the statepoints of a sandbox as a tree.
 
     Each with its name, age, forks, outcomes and what it did not capture; the head is the one that the sandbox is at.
     One line of work goes straight down, what was left by a rollback hangs below where it began. The page of --html
-    shows its forks, processes, sizes and timings as well, in one file that needs no network.
+    shows its forks, changes, processes, sizes and timings as well, in one file that needs no network.
 
     \b
     Example:
@@ -75,7 +78,7 @@ def log(
         if html:
             from planarian_core.cli.log_html import write_page
 
-            write_page(planarian, chosen, html, every=every, as_json=as_json)
+            write_page(planarian, chosen, html, every=every, compared=compared, as_json=as_json)
             return
         entries = gather(planarian, chosen, every=every)
         branch, record = planarian.registry.branch(chosen.id), chosen.record

@@ -13,9 +13,12 @@ from typing import TYPE_CHECKING, Any
 
 from planarian_core.cli import output, page_file
 from planarian_core.cli.html import page
+from planarian_core.diff_text import beside_files, count_line
+from planarian_core.errors import PlanarianError
 from planarian_core.model import Artefact, Drill, Hold, SandboxRecord, Standby, Statepoint, Status, utc_now
 
 if TYPE_CHECKING:
+    from planarian_core.diff import Diff
     from planarian_core.runtime import Planarian
     from planarian_core.sandbox import Sandbox
 
@@ -24,10 +27,8 @@ _SCARCE = 80
 _LINE = 300
 _TEXT = 4000
 _ROWS = 60
+_TEXTS = 12
 _SETTLED = (Status.COMMITTED, Status.PRUNED)
-
-Changes = Callable[[Statepoint], Mapping[str, Any] | None]
-"""What a statepoint changed against its parent; None where that isn't shown."""
 
 
 class Budget:
@@ -54,13 +55,54 @@ class Budget:
         return [[self.text(cell, limit) if isinstance(cell, str) else cell for cell in row] for row in items]
 
 
-def write_page(planarian: Planarian, sandbox: Sandbox, file: str, *, every: bool, as_json: bool) -> None:
+Changes = Callable[[Statepoint, Budget], Mapping[str, Any] | None]
+"""What a statepoint changed against its parent; None where that isn't shown."""
+
+
+class Comparisons:
+    """Compares statepoints with their parents, as many as are wanted of those that it is asked for first."""
+
+    def __init__(self, planarian: Planarian, wanted: int, tell: Callable[[str], None]) -> None:
+        self._planarian = planarian
+        self._wanted = wanted
+        self._done = 0
+        self._tell = tell
+
+    def __call__(self, point: Statepoint, budget: Budget) -> Mapping[str, Any] | None:
+        parent = self._planarian.registry.find(point.parent_id) if point.parent_id else None
+        if self._done >= self._wanted or parent is None:
+            return None
+        if {point.status, parent.status} != {Status.COMMITTED}:
+            return None
+        self._done += 1
+        self._tell(f"comparing statepoint {self._done} of at most {self._wanted}")
+        try:
+            return self._compared(self._planarian.diff(parent, point), budget)
+        except PlanarianError as error:
+            return {"error": budget.text(error.message, _TEXT)}
+
+    def _compared(self, found: Diff, budget: Budget) -> Mapping[str, Any]:
+        texts = [(change.path, change.text) for change in found.files if change.text]
+        notes = ("; ".join([*change.details, *filter(None, [change.no_text])]) for change in found.files)
+        names = (f"{change.source} → {change.path}" if change.source else change.path for change in found.files)
+        paths = zip((change.change.value for change in found.files), names, notes, strict=True)
+        return {
+            "summary": count_line(found).removeprefix("files: "),
+            "paths": budget.rows(list(paths)[:_ROWS]),
+            "more": max(0, len(found.files) - _ROWS + max(found.omitted, 0)),
+            "beside": [budget.text(line) for line in list(beside_files(found))[:_ROWS]],
+            "texts": budget.rows(texts[:_TEXTS], _TEXT),
+            "texts_more": max(0, len(texts) - _TEXTS),
+        }
+
+
+def write_page(planarian: Planarian, sandbox: Sandbox, file: str, *, every: bool, compared: int, as_json: bool) -> None:
     """Write the page to ``file``, ``-`` for the standard output, and say where it is."""
     path = Path(file).absolute()
     if file != "-":
         page_file.check(path)  # before the work
-    with output.working("drawing the statepoints"):
-        data = picture(planarian, sandbox, every=every)
+    with output.working("drawing the statepoints") as tell:
+        data = picture(planarian, sandbox, every=every, changes=Comparisons(planarian, compared, tell))
         text = page(data)
     if file == "-":
         print(text)
@@ -72,9 +114,7 @@ def write_page(planarian: Planarian, sandbox: Sandbox, file: str, *, every: bool
         output.say(str(path))
 
 
-def picture(
-    planarian: Planarian, sandbox: Sandbox, *, every: bool, changes: Changes = lambda point: None
-) -> dict[str, Any]:
+def picture(planarian: Planarian, sandbox: Sandbox, *, every: bool, changes: Changes | None = None) -> dict[str, Any]:
     """Everything that the page shows. The same registry gives the same, but for ``generated_at``.
 
     Args:
@@ -93,9 +133,8 @@ def picture(
         for point in all_points
         if (point.sandbox_id in known and (every or point.status in _SETTLED)) or point.id == origin
     ]
-    beside = _Beside(planarian)
-    budget = Budget()
-    shown = [beside.entry(point, budget, changes(point)) for point in reversed(points)]
+    beside, budget = _Beside(planarian), Budget()
+    shown = [beside.entry(point, budget, changes(point, budget) if changes else None) for point in reversed(points)]
     return {
         "generated_at": utc_now(),
         "planarian": __version__,

@@ -9,8 +9,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 _UNBOUNDED = 1_000_000
+_PATIENCE = 0.5
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
@@ -91,15 +95,30 @@ def show_facts(facts: Mapping[str, str]) -> None:
 
 
 @contextmanager
-def working(what: str) -> Iterator[None]:
-    """Show on a terminal that something takes its time; silent elsewhere."""
-    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
-        yield
-        return
-    from rich.console import Console
+def working(what: str) -> Iterator[Callable[[str], None]]:
+    """Say on a terminal what takes its time and for how long by now, in a line that goes away; silent elsewhere.
 
-    with Console(stderr=True, markup=False).status(f"{what} …"):
-        yield
+    What is done within half a second shows nothing. Gives a function that changes the words.
+    """
+    if not sys.stderr.isatty() or os.environ.get("TERM") == "dumb":
+        yield lambda text: None
+        return
+    words, ended, started = [what], threading.Event(), time.monotonic()
+
+    def show_line() -> None:
+        while not ended.wait(_PATIENCE):
+            line = f"{one_line(words[0])} … {time.monotonic() - started:.0f} s"
+            print(f"\r\x1b[K{line[: shutil.get_terminal_size().columns - 1]}", end="", file=sys.stderr, flush=True)
+
+    line = threading.Thread(target=show_line, daemon=True)
+    line.start()
+    try:
+        yield lambda text: words.__setitem__(0, text)
+    finally:
+        ended.set()
+        line.join()
+        if time.monotonic() - started > _PATIENCE:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
 def age(moment: str) -> str:

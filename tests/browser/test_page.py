@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from planarian_core import Planarian
 from planarian_core.cli.html import page
-from planarian_core.cli.log_html import picture
+from planarian_core.cli.log_html import Budget, Changes, picture
 from planarian_core.model import (
     Artefact,
     Branch,
@@ -74,13 +74,28 @@ class Tree:
             return self.registry.commit(point)
         return point
 
-    def write(self, sandbox: str, file: Path) -> Path:
+    def write(self, sandbox: str, file: Path, changes: Changes | None = None) -> Path:
         with Planarian.open(self.folder, recover=False) as planarian:
-            file.write_text(page(picture(planarian, planarian.sandbox(sandbox), every=True)))
+            file.write_text(page(picture(planarian, planarian.sandbox(sandbox), every=True, changes=changes)))
         return file
 
 
-Make = Callable[[str], Tree]
+def changed(text: str) -> Changes:
+    """For every statepoint: one file changed, named and filled with ``text``."""
+
+    def changes(point: Statepoint, budget: Budget) -> Mapping[str, Any]:
+        paths = budget.rows([("changed", text, text), ("added", "new.py", "")])
+        texts = budget.rows([(text, f"@@ -1 +1 @@\n-before\n+{text}\n")], 4000)
+        return {
+            "summary": "1 added, 1 changed",
+            "paths": paths,
+            "more": 7,
+            "beside": [budget.text(text)],
+            "texts": texts,
+            "texts_more": 0,
+        }
+
+    return changes
 
 
 @pytest.fixture
@@ -113,7 +128,7 @@ def family(tree: Tree, tmp_path: Path) -> Path:
     fork = tree.sandbox("idea", "sp-000000000003")
     tree.point(fork, 4, name="cache")
     tree.point(api, 5, status=Status.DISCARDED, error="the disk is full")
-    return tree.write(api, tmp_path / "page.html")
+    return tree.write(api, tmp_path / "page.html", changed("app.py"))
 
 
 def details(browser: Browser) -> str:
@@ -152,6 +167,18 @@ def test_shows_everything_about_the_head(browser: Browser, family: Path) -> None
     expected = ("all tests pass", "218 passed", "deployed", "by maria", "files by copy", "vim", "needs a terminal")
     for words in (*expected, "python3 serve.py", "tickets", "17", "20.0 ms", "2.0 KiB", "4.0 KiB", "release"):
         assert words in text, words
+
+
+def test_shows_what_changed(browser: Browser, family: Path) -> None:
+    browser.open(family)
+    assert "1 added, 1 changed" in rows(browser)[2]
+    text = details(browser)
+    assert "app.py" in text
+    assert "and 7 more" in text
+    assert "-before" not in text
+    browser.click("#details details summary")
+    assert "-before" in details(browser)
+    assert browser.js("document.querySelector('.diff .added').innerText") == "+app.py"
 
 
 def test_a_click_and_links_choose_another(browser: Browser, family: Path) -> None:
@@ -275,13 +302,13 @@ def hostile(tree: Tree, tmp_path: Path) -> Path:
     for number, text in enumerate(HOSTILE):
         tree.registry.add_outcome(Outcome(f"oc-{number}", f"sp-{2000:012x}", text, text, text, text))
     tree.registry.holds.put(f"sp-{2000:012x}", Hold(f"sp-{2000:012x}", EVERY, MOMENT))
-    return tree.write(api, tmp_path / "hostile.html")
+    return tree.write(api, tmp_path / "hostile.html", changed(EVERY))
 
 
 def test_hostile_texts_stay_text(browser: Browser, hostile: Path) -> None:
     before = len(browser.requests)
     browser.problems.clear()
-    assert hostile.stat().st_size < 5_000_000
+    assert hostile.stat().st_size < 12_000_000
     browser.open(hostile)
     assert browser.js("document.querySelectorAll('[role=option]').length") == 2000
     assert browser.js("document.querySelectorAll('#graph circle').length") >= 2000

@@ -119,7 +119,7 @@ function sizes(node, context) {
   return tableOf(["part", "kept by", "added to the disk", "stands for", ""], rows, [2, 3]);
 }
 
-const SIGNS = new Map([["added", "+"], ["deleted", "−"], ["changed", "~"], ["renamed", "→"], ["mode", "m"]]);
+const SIGNS = new Map([["added", "+"], ["deleted", "−"], ["changed", "~"], ["renamed", "→"]]);
 
 function changes(node) {
   const found = node.changes;
@@ -131,10 +131,12 @@ function changes(node) {
   const texts = found.texts.map(([path, text]) => el("details", { class: "file" },
     el("summary", {}, words(path, "mono")), el("pre", { class: "diff" }, ...text.split("\n").map(diffLine))));
   return [
-    el("p", { class: "words" }, found.summary || "nothing"),
+    el("p", { class: "words" }, `files: ${found.summary}`),
     names.length ? el("ul", { class: "changes" }, ...names) : null,
     found.more ? el("p", { class: "quiet" }, `and ${found.more} more: planarian diff`) : null,
+    found.beside.length ? el("ul", { class: "beside" }, ...found.beside.map((line) => el("li", {}, words(line)))) : null,
     ...texts,
+    found.texts_more ? el("p", { class: "quiet" }, `and ${found.texts_more} more files with texts: planarian diff`) : null,
   ];
 }
 

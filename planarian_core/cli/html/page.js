@@ -131,7 +131,7 @@ function haystack(node) {
     const parts = [node.id, node.name, node.description, node.error, context.sandboxName(node.sandbox), ...node.facts.flat(), ...node.captured,
       ...node.outcomes.flatMap(([status, text, author]) => [status, text, author]), ...node.missing.flat(),
       ...node.running.flatMap(([pid, command]) => [String(pid), command]), ...node.remote.flat(),
-      ...(node.changes ? node.changes.paths.map(([, path]) => path) : [])];
+      ...(node.changes?.paths || []).map(([, path]) => path)];
     haystacks.set(node.id, parts.join("\n").toLowerCase());
   }
   return haystacks.get(node.id);

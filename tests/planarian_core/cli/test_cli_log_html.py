@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -119,3 +121,42 @@ def test_texts_keep_to_their_limit_and_to_the_budget() -> None:
     assert len(budget.text("b" * 900, 900)) < 150
     assert budget.scarce
     assert budget.text("short") == "short"
+
+
+@pytest.fixture
+def edited(bare: Any) -> Iterator[Any]:
+    """A real sandbox with three statepoints, of which the third changed two files."""
+    bare("new", "--sandbox", "directory", "--filesystem", "copy", "--process", "none")
+    bare("snapshot", "first")
+    bare("snapshot", "second")
+    (bare.cwd / "hello.txt").write_text("goodbye </script>\n")
+    (bare.cwd / "new.txt").write_text("new\n")
+    bare("snapshot", "third")
+    yield bare
+    bare("rm", "--yes")
+
+
+def test_statepoints_are_compared_with_their_parents(edited: Any) -> None:
+    first, second, third = _data(edited("log", "--html", "-"))["statepoints"]
+    assert "error" not in second["changes"], second["changes"]
+    assert first["changes"] is None
+    assert (second["changes"]["summary"], second["changes"]["paths"]) == ("none changed", [])
+    assert third["changes"]["summary"] == "1 added, 1 changed"
+    assert [path[:2] for path in third["changes"]["paths"]] == [["changed", "hello.txt"], ["added", "new.txt"]]
+    texts = dict(third["changes"]["texts"])
+    assert "-hello\n+goodbye </script>\n" in texts["hello.txt"]
+
+
+def test_as_many_are_compared_as_are_wanted_the_newest_first(edited: Any) -> None:
+    compared = [s["changes"] is not None for s in _data(edited("log", "--html", "-", "--diffs", "1"))["statepoints"]]
+    assert compared == [False, False, True]
+    none = [s["changes"] for s in _data(edited("log", "--html", "-", "--diffs", "0"))["statepoints"]]
+    assert none == [None, None, None]
+
+
+def test_what_cant_be_compared_says_so(edited: Any) -> None:
+    shutil.rmtree(edited.home / "copy", ignore_errors=True)
+    for store in edited.home.glob("**/objects"):
+        shutil.rmtree(store)
+    changes = _data(edited("log", "--html", "-", "--diffs", "1"))["statepoints"][2]["changes"]
+    assert changes["error"]
