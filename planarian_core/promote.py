@@ -97,12 +97,10 @@ class Promotion:
         why = "by request" if files_only else ""
         request = SnapshotRequest(description=f"as promoted into {self._source.id}", files_only=why)
         captured = self._statepoints.snapshot(self._fork, request)
-        self._calls.reset(self._fork.id)
         promoted = self._adopt(captured)
         restored = self._statepoints.rollback(
             self._source, promoted, files_only=files_only, accept_pivots=accept_pivots
         )
-        self._calls.reset(self._source.id)
         return replace(restored, action="promote", not_undone=(*self._left_behind(captured), *restored.not_undone))
 
     # --- what the source did ---

@@ -17,12 +17,12 @@ calls them through a thread (``anyio.to_thread.run_sync``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, overload
+from typing import TYPE_CHECKING, Literal, overload
 
 from planarian_core import agent_requests, attach, context, reclaim
 from planarian_core.capture import SnapshotRequest
@@ -62,6 +62,10 @@ from planarian_core.warming import Warmer
 
 _PRUNED_AT_ONCE = 10
 """By configuration: collecting what is left costs about the same for one statepoint as for many."""
+
+if TYPE_CHECKING:
+    from planarian_core.bundle_reading import Imported
+    from planarian_core.bundle_writing import Exported
 
 
 class Planarian:
@@ -266,8 +270,13 @@ class Planarian:
         anyway = anyway or request.automatic
         snapshot = self.statepoints.snapshot_anyway if anyway else self.statepoints.snapshot
         statepoint = snapshot(record, request)
-        self.calls.reset(record.id)
+        self._moved(record.id)
         return statepoint
+
+    def _moved(self, sandbox_id: str) -> None:
+        """A statepoint of a sandbox was taken, or it was brought to one: what follows that begins anew."""
+        self.calls.reset(sandbox_id)
+        self.warmer.look(sandbox_id)
 
     def rollback(
         self,
@@ -294,7 +303,7 @@ class Planarian:
             restored = self.statepoints.rollback(
                 record, statepoint, safety=safety, files_only=files_only, accept_pivots=accept_pivots
             )
-            self.calls.reset(record.id)
+            self._moved(record.id)
             return restored
 
     def preview_rollback(self, sandbox: Sandbox, to: StatepointRef) -> RollbackPreview:
@@ -323,6 +332,87 @@ class Planarian:
             record, restored = self.statepoints.fork(source.record, point, name, files_only=files_only)
         self.warmer.look(source.id)
         return Sandbox(self, record.id), restored
+
+    # --- bundles ---
+
+    def export(self, statepoint: StatepointRef, file: str | Path, *, of: Sandbox | None = None) -> Path:
+        """Write a statepoint with its artefacts, evidence and lineage into one new file (``docs/bundles.md``).
+
+        Raises:
+            BundleError, LineageError, RestoreError: nothing was written.
+        """
+        return self.export_with_report(statepoint, file, of=of).file
+
+    def export_with_report(
+        self,
+        statepoint: StatepointRef,
+        file: str | Path,
+        *,
+        of: Sandbox | None = None,
+        force: bool = False,
+        key_file: Path | None = None,
+        progress: Callable[[int], None] = lambda size: None,
+        begin: Callable[[int], None] = lambda size: None,
+    ) -> Exported:
+        """:meth:`export`, and what was written.
+
+        Args:
+            force: replace a file that is there.
+            key_file: the key to seal it with, instead of the home's.
+            progress: told of bytes that were read; ``begin`` before them how many there are.
+        """
+        from planarian_core import __version__
+        from planarian_core.bundle_key import make_key
+        from planarian_core.bundle_writing import Exporter
+
+        point = self.resolve(of or self._owner(statepoint), statepoint)
+        exporter = Exporter(self.home, self.registry, self.plugins, __version__)
+        key = make_key(self.home, key_file)
+        path = Path(file).expanduser().absolute()
+        return exporter.export(point, path, key, force=force, progress=progress, begin=begin)
+
+    def import_(self, file: str | Path, *, name: str = "", trust_images: bool = False) -> Sandbox:
+        """Make a stopped sandbox whose head is a bundle's statepoint; a rollback to it brings it to life.
+
+        Args:
+            name: the bundle's own, where nobody has it, if empty.
+            trust_images: vouch for who made it, if this home didn't: take its processes, and what else would let it
+                do more here than files can.
+
+        Raises:
+            BundleError: damaged, hostile, known already, or not to be restored on this host. Nothing was imported.
+        """
+        return Sandbox(self, self.import_with_report(file, name=name, trust_images=trust_images).record.id)
+
+    def import_with_report(
+        self,
+        file: str | Path,
+        *,
+        check: bool = False,
+        name: str = "",
+        filesystem: str = "",
+        files_only: bool = False,
+        again: bool = False,
+        trust_images: bool = False,
+        key_file: Path | None = None,
+        progress: Callable[[int], None] = lambda size: None,
+    ) -> Imported:
+        """:meth:`import_`, and what came along.
+
+        Args:
+            check: only find out; nothing is written.
+            filesystem: the file backend; the best one that this host allows if empty.
+            files_only: leave the processes out.
+            again: give everything in it fresh ids, as where it was imported before.
+            key_file: the key to know it by, instead of the home's.
+        """
+        from planarian_core.bundle_fitting import ImportRequest
+        from planarian_core.bundle_reading import Importer
+
+        request = ImportRequest(name, filesystem, trust_images, files_only, again, key_file)
+        importer = Importer(self.sandboxes, self.config)
+        path = Path(file).expanduser().absolute()
+        return importer.check(path, request, progress) if check else importer.run(path, request, progress)
 
     def recover(self, *, files_only: bool = False) -> list[Recovered]:
         """Finish what killed runtimes left behind; what another process is doing right now is left alone.
@@ -504,7 +594,10 @@ class Planarian:
             RestoreError: ``promote-conflict`` names what the source did since; nothing was changed.
         """
         with self._promotion(fork) as promotion:
-            return promotion.run(force=force, files_only=files_only, accept_pivots=accept_pivots)
+            restored = promotion.run(force=force, files_only=files_only, accept_pivots=accept_pivots)
+            self._moved(restored.sandbox_id)
+            self._moved(fork.id)
+            return restored
 
     def preview_promotion(self, fork: Sandbox) -> PromotionPreview:
         """What :meth:`promote` would set aside."""
@@ -541,7 +634,7 @@ class Planarian:
                 self.statepoints, sandbox.record, as_left=as_left, files_only=files_only, accept_pivots=accept_pivots
             )
             if restored is not None:
-                self.calls.reset(sandbox.id)
+                self._moved(sandbox.id)
         return restored
 
     # --- policy ---
