@@ -42,6 +42,7 @@ from planarian_process.criu_tasks import (
     wake,
 )
 from planarian_process.criu_timers import revive_timers
+from planarian_process.stillness import DETAIL, baseline, halt, still
 
 _PATIENCE = 60.0
 _AFTERMATH = 0.3
@@ -102,7 +103,7 @@ class CriuBackend:
                 dump, written = self._begin(after, standstill, init, images, tasks, shape)
                 pool = after.enter_context(ThreadPoolExecutor(max_workers=1))
                 sealed = pool.submit(_finish, written, images, shape)
-                stopped = read_tasks(init, sandbox.tasks())
+                stopped, halted = read_tasks(init, sandbox.tasks()), halt(sandbox)
                 yield instant
             manifest = _sealed(sealed)
         except BaseException as failure:
@@ -115,7 +116,7 @@ class CriuBackend:
         states = {task.host: task.state for task in tasks}
         instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
         instant.gaps = log_gaps(dump.log, stopped, not shape.private)
-        instant.artefact = _artefact(images, manifest, found, shape)
+        instant.artefact = _artefact(images, manifest, found, shape, {DETAIL: baseline(sandbox, halted, images)})
 
     def _begin(
         self,
@@ -139,6 +140,10 @@ class CriuBackend:
                     raise
                 wake(tasks)
                 size = 0
+
+    def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:
+        """Whether nothing has moved since the capture; see :mod:`planarian_process.stillness`."""
+        return still(sandbox, artefact)
 
     def thaw(self, sandbox: RunningSandbox) -> None:
         """Wait until what a killed runtime's CRIU holds runs on: CRIU notices the death and undoes by itself."""
@@ -193,6 +198,7 @@ class CriuBackend:
                     external=external,
                     doomed=kill,
                     freezer=environment.freezer if frozen else "",
+                    check=verification.begin,
                     checked=verification.finish,
                 )
         except EngineFailure as failure:
@@ -249,7 +255,9 @@ def _mount_name(path: str) -> str:
     return "root" if path == "/" else f"mount-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
 
 
-def _artefact(images: Path, manifest: criu_images.Manifest, found: Findings, shape: _Shape) -> Artefact:
+def _artefact(
+    images: Path, manifest: criu_images.Manifest, found: Findings, shape: _Shape, proof: Mapping[str, Any]
+) -> Artefact:
     return Artefact(
         Domain.PROCESSES,
         CriuBackend.name,
@@ -264,6 +272,7 @@ def _artefact(images: Path, manifest: criu_images.Manifest, found: Findings, sha
             "mem_track": found.mem_track,
             **shape.network,
             "mounts": list(shape.mounts),
+            **proof,
         },
     )
 
