@@ -28,7 +28,6 @@ FRAME_LIMIT = 8 * 1024 * 1024
 WINDOW = 16 * 1024 * 1024
 """Bytes that may lie unread in an output file; beyond, the command waits for the host to read on."""
 CHUNK = 64 * 1024
-OOM_SCORE = b"300"
 WHOLE, LOST = 1024, 2048
 """Sizes of a result file that add to the exit code, where there was no room for words."""
 CHILD_SUBREAPER = 36
@@ -269,8 +268,6 @@ def prepare(
         outputs = (os.open(fields[2] or b"/dev/null", flags, 0o666), os.open(fields[3] or b"/dev/null", flags, 0o666))
     if standard_input < 0:
         standard_input = os.open("/dev/null", os.O_RDONLY)
-    with open("/proc/self/oom_score_adj", "wb", buffering=0) as file:
-        file.write(OOM_SCORE)  # when memory runs out the command goes, not the init
     connection.settimeout(30)
     connection.send(b"P")
     if connection.recv(1) != b"g":

@@ -31,6 +31,7 @@ from planarian_sandbox.request_listener import LISTENING
 
 HANDSHAKE = 20.0
 """Seconds within which the init has to answer."""
+_OOM_SCORE = b"300"
 
 
 @dataclass(frozen=True)
@@ -201,6 +202,7 @@ class Call:
                 remedy="stop the sandbox: its init was tampered with",
             )
         self.pid = claimed
+        self._go_first()
         if not self._made:
             return
         try:
@@ -210,6 +212,16 @@ class Call:
         self.group = self._made
         if exited(self.pidfd):
             raise SandboxError("The command's process ended before it began.", code="sandbox-silent")
+
+    def _go_first(self) -> None:
+        """When memory runs out the command goes, not the init. Its own /proc is read-only, so that is done here."""
+        with contextlib.suppress(OSError):  # it has ended, or is to go before others already
+            descriptor = os.open(f"/proc/{self.pid}/oom_score_adj", os.O_WRONLY | os.O_CLOEXEC)
+            try:
+                if not exited(self.pidfd):  # so what was opened is its own
+                    os.write(descriptor, _OOM_SCORE)
+            finally:
+                os.close(descriptor)
 
     def _detached(self, connection: socket.socket) -> None:
         answer = connection.recv(4096)

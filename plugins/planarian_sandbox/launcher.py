@@ -36,7 +36,6 @@ MASKED_FILES = (
 )
 """Of /proc, where they are readable inside. ``iomem`` and ``ioports`` show a sandbox's root nothing but zeros."""
 MASKED_DIRECTORIES = ("acpi", "scsi")
-READ_ONLY = ("bus", "fs", "irq", "sys")
 NODES = ("null", "zero", "full", "random", "urandom", "tty")
 LINKS = (
     ("pts/ptmx", "ptmx"),
@@ -227,7 +226,7 @@ def assemble_rootless(config: dict[str, Any]) -> None:
 
 
 def kernel_file_systems(config: dict[str, Any]) -> None:
-    """Terminals and /proc of the sandbox's own, with what reaches beyond it masked or read-only."""
+    """Terminals and /proc of the sandbox's own, with what reaches beyond it masked."""
     root = config["root"]
     step("mount /dev/pts")
     mount("devpts", directory(root, "dev/pts"), "devpts", NOSUID | NOEXEC, "newinstance,ptmxmode=0666,mode=620")
@@ -248,11 +247,8 @@ def kernel_file_systems(config: dict[str, Any]) -> None:
         if os.path.isdir(f"{proc}/{name}"):
             mount(directory(root, config["empty"]), f"{proc}/{name}", None, BIND)
             mount(None, f"{proc}/{name}", None, BIND | REMOUNT | RDONLY | NOSUID | NODEV)
-    for name in READ_ONLY:
-        step(f"make /proc/{name} read-only")
-        if os.path.exists(f"{proc}/{name}"):
-            mount(f"{proc}/{name}", f"{proc}/{name}", None, BIND | REC)
-            mount(None, f"{proc}/{name}", None, BIND | REMOUNT | RDONLY | NOSUID | NODEV | NOEXEC)
+    step("make /proc read-only")  # no process's memory can be written through it, no setting of the kernel changed
+    mount(None, proc, None, BIND | REMOUNT | RDONLY | NOSUID | NODEV | NOEXEC)
 
 
 def change_root(root: str) -> None:
