@@ -15,6 +15,7 @@ import typer
 
 from planarian_core.cli import exit_codes
 from planarian_core.cli.attach import attach
+from planarian_core.cli.bundles import export, import_
 from planarian_core.cli.diff import diff
 from planarian_core.cli.doctor import doctor, recover
 from planarian_core.cli.drill import drill
@@ -54,6 +55,8 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "outcome": outcome,
     "ledger": ledger,
     "drill": drill,
+    "export": export,
+    "import": import_,
     "recover": recover,
     "promote": promote,
     "attach": attach,
