@@ -46,8 +46,10 @@ from planarian_core.model import (
 class _StagedCopy:
     def __init__(self, source: Path, target: Path) -> None:
         self._source, self._target = source, target
-        self.changed: tuple[str, ...] = ()
-        self.changed_count = 0
+        before, after = _contents(target), _contents(source)
+        differing = sorted(name for name in before.keys() | after.keys() if before.get(name, "") != after.get(name, ""))
+        self.changed = tuple(differing[:1000])
+        self.changed_count = len(differing)
 
     def switch(self) -> None:
         shutil.rmtree(self._target, ignore_errors=True)
@@ -55,6 +57,14 @@ class _StagedCopy:
 
     def discard(self) -> None:
         return
+
+
+def _contents(folder: Path) -> dict[str, bytes | None]:
+    """What lies below a folder, by relative path: the bytes of files, None for anything else."""
+    found = {}
+    for path in folder.rglob("*"):
+        found[str(path.relative_to(folder))] = path.read_bytes() if path.is_file() and not path.is_symlink() else None
+    return found
 
 
 class FakeFilesystem:
@@ -74,7 +84,8 @@ class FakeFilesystem:
 
     def capture(self, layer: Layer, statepoint_id: str) -> Artefact:
         shutil.copytree(layer.path, self._store / statepoint_id, symlinks=True)
-        return Artefact(Domain.FILES, self.name, statepoint_id)
+        size = sum(len(content or b"") for content in _contents(self._store / statepoint_id).values())
+        return Artefact(Domain.FILES, self.name, statepoint_id, stored=size, logical=size)
 
     def verify(self, artefact: Artefact) -> None:
         if not (self._store / artefact.reference).is_dir():
