@@ -129,7 +129,7 @@ def _directories(top: Inside) -> Iterator[tuple[str, Inside, list[str]]]:
             with os.scandir(directory.descriptor) as found:
                 entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
             yield path, directory, [name for name, _ in entries]
-        todo += [f"{path}/{name}" if path else name for name, is_directory in entries if is_directory]
+        todo += [_join(path, name) for name, is_directory in entries if is_directory]
 
 
 def _remove_index(layer: Inside) -> None:
@@ -153,10 +153,12 @@ def _make_links_real(layer: Inside, below: LowerTree) -> None:
         return
     names = _lower_names(below)
     with layer.directory("upper") as upper:
+        places = _merged_directories(upper, below)
+        under = {place: lower for lower, place in places.items()}
         for paths in changed.values():
-            links = {entry.links for path in paths if (entry := below.entry(path)) is not None and entry.links}
-            for other in sorted({name for link in links for name in names.get(link, ())} - set(paths)):
-                _link(upper, below, paths[0], other)
+            links = {below_it.links for path in paths if (below_it := _beneath(path, under, below)) is not None}
+            for other in sorted({name for link in links if link for name in names.get(link, ())}):
+                _link(upper, below, paths[0], other, places)
 
 
 def _indexed_files(layer: Inside) -> dict[int, list[str]]:
@@ -174,7 +176,7 @@ def _indexed_files(layer: Inside) -> dict[int, list[str]]:
                 for name in names:
                     inode = os.stat(name, dir_fd=directory.descriptor, follow_symlinks=False).st_ino
                     if inode in inodes:
-                        changed.setdefault(inode, []).append(f"{path}/{name}" if path else name)
+                        changed.setdefault(inode, []).append(_join(path, name))
     return changed
 
 
@@ -185,47 +187,75 @@ def _lower_names(below: LowerTree) -> dict[str, list[str]]:
     while todo:
         path = todo.pop()
         for entry in below.children(path):
-            name = f"{path}/{entry.name}" if path else entry.name
             if entry.kind is FileKind.DIRECTORY:
-                todo.append(name)
+                todo.append(_join(path, entry.name))
             elif entry.links:
-                names.setdefault(entry.links, []).append(name)
+                names.setdefault(entry.links, []).append(_join(path, entry.name))
     return names
 
 
-def _link(upper: Inside, below: LowerTree, source: str, target: str) -> None:
-    """One more name for a file of the layer, where a lower file shows through."""
-    with upper.directory(os.path.dirname(source) or ".") as above:
-        here = Inside(os.dup(upper.descriptor))
-        try:
-            parts = target.split("/")
-            for depth, name in enumerate(parts[:-1], start=1):
-                entry = below.entry("/".join(parts[:depth]))
-                if entry is None or not _shows_through(here, name, entry):
-                    return
-                deeper = here.directory(name)
-                os.close(here.descriptor)
-                here = deeper
-            with suppress(FileExistsError):  # the layer has its own there
-                os.link(
-                    os.path.basename(source), parts[-1],
-                    src_dir_fd=above.descriptor, dst_dir_fd=here.descriptor, follow_symlinks=False,
-                )  # fmt: skip
-        finally:
+def _merged_directories(upper: Inside, below: LowerTree) -> dict[str, str]:
+    """By directory of the tree below, the one of the layer that is merged with it: elsewhere where it was renamed."""
+    lower_of = {"": ""}
+    for path, directory, _ in _directories(upper):
+        parent, _, name = path.rpartition("/")
+        if path and parent in lower_of:
+            marks = {mark: _mark(directory, mark) for mark in ("opaque", "redirect")}
+            redirect = os.fsdecode(marks["redirect"])
+            lower = redirect.strip("/") if redirect.startswith("/") else _join(lower_of[parent], redirect or name)
+            found = below.entry(lower)
+            if marks["opaque"] != b"y" and found is not None and found.kind is FileKind.DIRECTORY:
+                lower_of[path] = lower
+    return {lower: path for path, lower in lower_of.items()}
+
+
+def _mark(directory: Inside, name: str) -> bytes:
+    try:
+        return os.getxattr(directory.descriptor, f"trusted.overlay.{name}")
+    except OSError:
+        return b""
+
+
+def _beneath(path: str, under: dict[str, str], below: LowerTree) -> FileEntry | None:
+    """The lower file that a file of the layer lies over."""
+    parent, _, name = path.rpartition("/")
+    return below.entry(_join(under[parent], name)) if parent in under else None
+
+
+def _link(upper: Inside, below: LowerTree, source: str, target: str, places: dict[str, str]) -> None:
+    """Give a file of the layer one more name, where the lower file ``target`` shows through; else leave it."""
+    parts = target.split("/")
+    depth = next(depth for depth in range(len(parts) - 1, -1, -1) if "/".join(parts[:depth]) in places)
+    here = upper.directory(places["/".join(parts[:depth])] or ".")
+    try:
+        for at in range(depth, len(parts) - 1):
+            entry = below.entry("/".join(parts[: at + 1]))
+            deeper = _new_directory(here, parts[at], entry) if entry is not None else None
+            if deeper is None:
+                return
             os.close(here.descriptor)
+            here = deeper
+        with upper.directory(os.path.dirname(source) or ".") as above, suppress(FileExistsError):
+            os.link(
+                os.path.basename(source), parts[-1],
+                src_dir_fd=above.descriptor, dst_dir_fd=here.descriptor, follow_symlinks=False,
+            )  # fmt: skip
+    finally:
+        os.close(here.descriptor)
 
 
-def _shows_through(here: Inside, name: str, entry: FileEntry) -> bool:
-    """Whether a directory of the layer, made like the lower one if it is missing, shows what is below it there."""
+def _new_directory(here: Inside, name: str, entry: FileEntry) -> Inside | None:
+    """A directory of the layer like the lower one; None where the layer has something of its own in its place."""
     try:
         os.mkdir(name, 0o700, dir_fd=here.descriptor)
     except FileExistsError:
-        path = f"/proc/self/fd/{here.descriptor}/{name}"
-        hides = {"trusted.overlay.opaque", "trusted.overlay.redirect"}
-        found = os.stat(name, dir_fd=here.descriptor, follow_symlinks=False)
-        return stat.S_ISDIR(found.st_mode) and not hides & set(os.listxattr(path, follow_symlinks=False))
-    with here.directory(name) as made:
-        os.fchown(made.descriptor, entry.uid, entry.gid)
-        os.fchmod(made.descriptor, entry.mode)
-        os.utime(made.descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
-    return True
+        return None
+    made = here.directory(name)
+    os.fchown(made.descriptor, entry.uid, entry.gid)
+    os.fchmod(made.descriptor, entry.mode)
+    os.utime(made.descriptor, ns=(entry.mtime_ns, entry.mtime_ns))
+    return made
+
+
+def _join(directory: str, name: str) -> str:
+    return f"{directory}/{name}" if directory else name
