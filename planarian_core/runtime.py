@@ -448,7 +448,7 @@ class Planarian:
         point = self.resolve(source, statepoint)
         record = self.registry.sandbox(point.sandbox_id)
         with suppress(RestoreError):  # the registry's word is the result
-            self.standbys.drop(self.standbys.build(record, point))
+            self.standbys.spare(self.standbys.build(record, point))
         drill = self.registry.drills.get(point.id)
         assert drill is not None
         return drill

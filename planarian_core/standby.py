@@ -162,12 +162,17 @@ class StandbyManager:
                 self.drop(standby)
 
     def drop(self, standby: Standby) -> None:
-        """End a copy and remove it. Idempotent."""
-        with self._guard:
-            self._ready.pop(standby.id, None)
+        """End a copy that the caller has taken, or made, and remove it. Idempotent."""
         record = standby.record
         self._sandboxes.clear(record)  # without ``live`` it finds what a killed runtime could not record
         self._registry.standbys.remove(standby.id)
+
+    def spare(self, standby: Standby) -> None:
+        """Drop a copy unless somebody has taken it meanwhile."""
+        with self._guard:
+            if self._ready.pop(standby.id, None) is None:
+                return
+        self.drop(standby)
 
     def sweep(self) -> int:
         """Remove the copies of runtimes that are gone; how many there were."""

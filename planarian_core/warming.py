@@ -86,7 +86,7 @@ class Warmer:
         self.settle()
         for standby in self._standbys.copies():
             if standby.statepoint_id in statepoint_ids:
-                self._standbys.drop(standby)
+                self._standbys.spare(standby)
 
     def settle(self) -> None:
         """Wait until all that is wanted now has been made or given up."""
@@ -134,19 +134,19 @@ class Warmer:
         total, available = memory()
         if total and available < total * _SCARCE:
             for standby in self._standbys.copies():
-                self._standbys.drop(standby)
+                self._standbys.spare(standby)
             return
         if not may_build:
             return
         wanted = self._wanted()
         for standby in self._standbys.copies():
             if standby.statepoint_id not in wanted:
-                self._standbys.drop(standby)
+                self._standbys.spare(standby)
         for statepoint_id, copies in wanted.items():
             if statepoint_id in self._forgotten:
                 continue
             for surplus in self._standbys.copies(statepoint_id)[copies:]:
-                self._standbys.drop(surplus)
+                self._standbys.spare(surplus)
             self._build(statepoint_id, copies)
 
     def _build(self, statepoint_id: str, copies: int) -> None:
