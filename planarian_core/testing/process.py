@@ -16,13 +16,14 @@ from pathlib import Path
 
 import pytest
 
-from planarian_core.errors import PlanarianError, RestoreError
+from planarian_core.errors import BackendUnavailable, PlanarianError, RestoreError, SandboxError
 from planarian_core.interfaces import (
     ProcessBackend,
     RestoresTree,
     RunningSandbox,
     SandboxBackend,
     TreeHost,
+    Wakes,
 )
 from planarian_core.model import Artefact, Command, CommandResult, Gap, LiveSandbox, ProcessInfo, SandboxSpec, new_id
 
@@ -132,27 +133,52 @@ class Subject:
         subprocess.run(["cp", "-a", taken.layer, self.spec.layer], check=True, timeout=60)
         self.live = self._restore(self.spec, taken, kill)
 
-    def fork(self, taken: Taken) -> Subject:
-        """A second sandbox from a statepoint of this one."""
+    def fork(self, taken: Taken, kill: Sequence[int] = (), *, frozen: bool = False) -> Subject:
+        """A second sandbox from a statepoint of this one; ``frozen``: it stands still until :meth:`wake`."""
         layer = self.folder / new_id("fork")
         subprocess.run(["cp", "-a", taken.layer, layer], check=True, timeout=60)
         spec = replace(self.spec, id=new_id("sb"), layer=str(layer))
-        return Subject(self.backend, self.host, spec, self.folder, self._restore(spec, taken, ()))
+        return Subject(self.backend, self.host, spec, self.folder, self._restore(spec, taken, kill, frozen))
+
+    def wake(self) -> None:
+        assert isinstance(self.host, Wakes)
+        self.host.wake(self.spec, self.live)
+
+    def run_times(self) -> dict[str, str]:
+        """By thread of the sandbox, how long it has run, by /proc."""
+        found = {}
+        for pid in self.running.tasks():
+            for thread in os.listdir(f"/proc/{pid}/task"):
+                found[f"{pid}/{thread}"] = Path(f"/proc/{pid}/task/{thread}/schedstat").read_text()
+        return found
 
     def stop(self) -> None:
         self.host.stop(self.spec, self.live)
 
-    def _restore(self, spec: SandboxSpec, taken: Taken, kill: Sequence[int]) -> LiveSandbox:
+    def _restore(self, spec: SandboxSpec, taken: Taken, kill: Sequence[int], frozen: bool = False) -> LiveSandbox:
         assert isinstance(self.backend, RestoresTree)
         assert isinstance(self.host, TreeHost)
         assert taken.artefact is not None
         environment = self.host.restore_environment(spec)
-        return self.host.adopt(spec, self.backend.restore(taken.artefact, taken.images, environment, kill))
+        pid = self.backend.restore(taken.artefact, taken.images, environment, kill, frozen=frozen)
+        return self.host.adopt(spec, pid)
 
 
 def number(subject: Subject) -> int:
     """What :data:`COUNTER` shows now."""
     return int(subject.shows("count"))
+
+
+def _lives(pid: int) -> bool:
+    """Whether a process is there and no zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+def _in_layer(layer: Path, name: str) -> str:
+    return next(iter(sorted(layer.rglob(name)))).read_text()
 
 
 def goes_on(subject: Subject) -> bool:
@@ -284,6 +310,100 @@ class ProcessConformance:
         finally:
             fork.stop()
         assert goes_on(subject)
+
+    # --- a tree that comes back frozen --------------------------------------------------------------------------
+
+    @pytest.fixture
+    def needs_freezer(self, needs_memory: None, host: SandboxBackend, spec: SandboxSpec) -> None:
+        if not isinstance(host, Wakes):
+            pytest.skip(f"{host.name} can't hold a restored tree still")
+
+    @pytest.mark.usefixtures("needs_freezer")
+    def test_a_frozen_copy_runs_nothing_until_it_is_woken(self, subject: Subject) -> None:
+        taken = subject.take()
+        captured = int(_in_layer(taken.layer, "count"))
+        copy = subject.fork(taken, frozen=True)
+        try:
+            before = copy.run_times()
+            assert len(before) >= 2
+            assert goes_on(subject)
+            time.sleep(0.3)
+            assert copy.run_times() == before
+            assert int(_in_layer(Path(copy.spec.layer), "count")) == captured
+            assert copy.host.alive(copy.spec, copy.live)
+            assert isinstance(copy.host, Wakes)
+            assert copy.host.memory(copy.spec, copy.live) > 1024**2
+            copy.wake()
+            assert captured <= number(copy) < captured + 100
+            assert goes_on(copy)
+            copy.wake()
+            assert goes_on(copy)
+            assert copy.shell("echo alive").stdout == "alive\n"
+            assert int(_in_layer(copy.take().layer, "count")) > captured
+        finally:
+            copy.stop()
+        assert goes_on(subject)
+
+    @pytest.mark.usefixtures("needs_freezer")
+    def test_a_frozen_copy_can_be_stopped(self, subject: Subject) -> None:
+        copy = subject.fork(subject.take(), frozen=True)
+        tasks = copy.running.tasks()
+        assert tasks
+        copy.stop()
+        assert not any(map(_lives, tasks))
+        assert not copy.host.alive(copy.spec, copy.live)
+        with pytest.raises(SandboxError):
+            copy.wake()
+        copy.stop()
+
+    @pytest.mark.usefixtures("needs_freezer")
+    def test_a_frozen_copy_that_nobody_knows_can_be_stopped(self, subject: Subject) -> None:
+        copy = subject.fork(subject.take(), frozen=True)
+        tasks = copy.running.tasks()
+        copy.host.stop(copy.spec, None)
+        assert not any(map(_lives, tasks))
+
+    @pytest.mark.usefixtures("needs_freezer")
+    def test_a_frozen_copy_serves_under_another_id(self, subject: Subject) -> None:
+        """As when it is handed to a sandbox: spec and layer are the copy's but for the id."""
+        copy = subject.fork(subject.take(), frozen=True)
+        copy.spec = replace(copy.spec, id=new_id("sb"))
+        try:
+            copy.wake()
+            assert goes_on(copy)
+            again = copy.take()
+            copy.rollback(again)
+            assert goes_on(copy)
+        finally:
+            copy.stop()
+
+    @pytest.mark.usefixtures("needs_freezer")
+    def test_what_is_to_be_killed_never_runs_in_a_frozen_copy(self, subject: Subject) -> None:
+        subject.spawn(python(), "-c", COUNTER.replace('"count', '"doomed'))
+        subject.shows("doomed")
+        taken = subject.take()
+        doomed = [process.pid for process in taken.process_list if 'doomed"' in " ".join(process.argv)]
+        captured = _in_layer(taken.layer, "doomed")
+        copy = subject.fork(taken, doomed, frozen=True)
+        try:
+            copy.wake()
+            assert goes_on(copy)
+            assert copy.read("doomed") == captured
+            assert not [process for process in copy.take().process_list if process.pid in doomed]
+        finally:
+            copy.stop()
+
+    @pytest.mark.usefixtures("needs_freezer")
+    def test_without_a_freezer_it_is_refused(self, subject: Subject) -> None:
+        taken = subject.take()
+        assert isinstance(subject.backend, RestoresTree)
+        assert isinstance(subject.host, TreeHost)
+        assert taken.artefact is not None
+        spec = replace(subject.spec, id=new_id("sb"), layer=str(taken.layer))
+        environment = replace(subject.host.restore_environment(spec), freezer="")
+        with pytest.raises(BackendUnavailable, match="version 2"):
+            subject.backend.restore(taken.artefact, taken.images, environment, frozen=True)
+        subject.host.stop(spec, None)
 
     @pytest.mark.usefixtures("needs_memory")
     def test_what_is_to_be_killed_never_runs(self, subject: Subject) -> None:
