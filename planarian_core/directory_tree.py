@@ -40,6 +40,7 @@ class DirectoryTree:
     no fifo or device is opened. ``size`` is given of regular files only; ``links`` of regular files with several names.
 
     Args:
+        root: the directory, or a descriptor of it, which stays the caller's.
         identify: gives the entries their ``identity``; without it they have none.
 
     Raises:
@@ -47,13 +48,13 @@ class DirectoryTree:
             something that this user may not look at.
     """
 
-    def __init__(self, root: Path, identify: Identify | None = None) -> None:
-        self._root = root
+    def __init__(self, root: Path | int, identify: Identify | None = None) -> None:
+        self._root = root if isinstance(root, Path) else Path(f"/proc/self/fd/{root}")
         self._identify = identify
         try:
-            self._fd = os.open(root, _STEP)
+            self._fd = os.open(root, _STEP) if isinstance(root, Path) else os.open(".", _STEP, dir_fd=root)
         except OSError as error:
-            raise _unreadable(root, "", error) from error
+            raise _unreadable(self._root, "", error) from error
 
     def __enter__(self) -> DirectoryTree:
         return self

@@ -66,15 +66,21 @@ class FilesystemCapabilities:
 class StagedFiles(Protocol):
     """A restore that is verified and ready: everything that can fail for lack of space or data has happened."""
 
-    changed: tuple[str, ...]
-    """Relative paths that the switch will change (bounded to the first thousand)."""
-    changed_count: int
+    @property
+    def changed(self) -> tuple[str, ...]:
+        """Relative paths that the switch will change, or did (bounded to the first thousand)."""
+
+    @property
+    def changed_count(self) -> int:
+        """How many there are."""
 
     def switch(self) -> None:
         """Make the layer equal to the artefact. Idempotent; a crash inside is finished by staging again."""
 
     def discard(self) -> None:
-        """Drop what was staged; the layer stays as it is. A no-op after :meth:`switch`."""
+        """Be done with it: drop what was staged or, after :meth:`switch`, what was kept of the layer before, where the
+        backend keeps that to tell what changed. The layer stays as it is. Idempotent.
+        """
 
 
 class FilesystemBackend(Protocol):

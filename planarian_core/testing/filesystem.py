@@ -13,7 +13,12 @@ from pathlib import Path
 import pytest
 
 from planarian_core.errors import RestoreError
-from planarian_core.interfaces import FilesystemBackend, Layer, Prehashing
+from planarian_core.interfaces import (
+    FilesystemBackend,
+    Layer,
+    PlacesLayers,
+    Prehashing,
+)
 from planarian_core.model import Domain
 from planarian_core.testing.oracle import assert_same, describe
 
@@ -23,7 +28,8 @@ OLD = 1_000_000_000_123_456_789
 
 class FilesystemConformance:
     """What every filesystem backend promises. A subclass supplies the fixture ``backend_factory`` (home -> backend)
-    and, where the backend needs a special place, its own ``home``. Layers are made in ``home/layers``.
+    and, where the backend needs a special place, its own ``home``. Layers are made where the backend places them, else
+    in ``home/layers``.
     """
 
     @pytest.fixture
@@ -47,16 +53,24 @@ class FilesystemConformance:
     @pytest.fixture
     def layer(self, backend: FilesystemBackend, home: Path) -> Layer:
         """An empty layer."""
-        layer = Layer(home / "layers" / "one")
+        layer = self.layer_at(backend, home, "one")
         backend.create(layer)
         return layer
+
+    @staticmethod
+    def layer_at(backend: FilesystemBackend, home: Path, name: str, exclude: tuple[str, ...] = ()) -> Layer:
+        """The layer of the sandbox ``name``, which needn't be there."""
+        path = backend.place(name) if isinstance(backend, PlacesLayers) else home / "layers" / name
+        return Layer(path, exclude)
 
     @staticmethod
     def restore(backend: FilesystemBackend, artefact: object, layer: Layer) -> int:
         """Stage and switch; returns the number of changes."""
         staged = backend.stage(artefact, layer)  # type: ignore[arg-type]  # an Artefact, told as object to subclasses
         staged.switch()
-        return staged.changed_count
+        count = staged.changed_count
+        staged.discard()
+        return count
 
     # --- life cycle
 
@@ -77,7 +91,7 @@ class FilesystemConformance:
         before = describe(layer.path)
         artefact = backend.capture(layer, "sp-1")
         backend.destroy(layer)
-        other = Layer(home / "layers" / "two")
+        other = self.layer_at(backend, home, "two")
         self.restore(backend, artefact, other)
         assert_same(describe(other.path), before)
 
@@ -237,7 +251,7 @@ class FilesystemConformance:
         fill(layer.path)
         before = describe(layer.path)
         artefact = backend.capture(layer, "sp-1")
-        fork = Layer(home / "layers" / "fork")
+        fork = self.layer_at(backend, home, "fork")
         self.restore(backend, artefact, fork)
         assert_same(describe(fork.path), before)
         with open(fork.path / "text", "r+b") as file:
@@ -251,7 +265,7 @@ class FilesystemConformance:
     def test_a_fork_is_captured_by_itself(self, backend: FilesystemBackend, layer: Layer, home: Path) -> None:
         fill(layer.path)
         artefact = backend.capture(layer, "sp-1")
-        fork = Layer(home / "layers" / "fork")
+        fork = self.layer_at(backend, home, "fork")
         self.restore(backend, artefact, fork)
         wreck(fork.path)
         wrecked = describe(fork.path)
@@ -291,7 +305,7 @@ class FilesystemConformance:
     def test_excluded_files_are_no_state(self, backend: FilesystemBackend, home: Path) -> None:
         if backend.capabilities.constant_time:
             pytest.skip("takes the whole layer")
-        layer = Layer(home / "layers" / "excluding", ("cache", "*/cache", "*.log"))
+        layer = self.layer_at(backend, home, "excluding", ("cache", "*/cache", "*.log"))
         backend.create(layer)
         (layer.path / "cache").mkdir()
         (layer.path / "cache" / "file").write_text("one")

@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core import Planarian
+from planarian_core.testing.btrfs import why_no_loop_btrfs
 from planarian_core.testing.fakes import FakePlugin, FakeService
 
 
@@ -42,6 +43,8 @@ def _missing(feature: str) -> str:
         return done.stderr.decode().strip()
     if feature == "criu":
         return "" if os.geteuid() == 0 and shutil.which("criu") else "criu isn't installed, or not root"
+    if feature == "btrfs":
+        return why_no_loop_btrfs()
     return "" if shutil.which(feature) else f"{feature} isn't installed"
 
 

@@ -9,6 +9,12 @@ from planarian_core.hookspecs import BackendFactory, hookimpl
 from planarian_core.interfaces import FilesystemBackend
 
 
+def _btrfs(home: Path) -> FilesystemBackend:
+    from planarian_filesystem.btrfs import BtrfsBackend
+
+    return BtrfsBackend(home)
+
+
 def _copy(home: Path) -> FilesystemBackend:
     from planarian_filesystem.copy import CopyBackend
 
@@ -17,4 +23,7 @@ def _copy(home: Path) -> FilesystemBackend:
 
 @hookimpl
 def planarian_backends() -> Sequence[BackendFactory]:
-    return [BackendFactory("filesystem", "copy", _copy, rank=10)]
+    return [
+        BackendFactory("filesystem", "btrfs", _btrfs, rank=20),
+        BackendFactory("filesystem", "copy", _copy, rank=10),
+    ]
