@@ -59,12 +59,19 @@ class CriuInstant:
 
 
 class CriuBackend:
-    """Captures and restores process trees with CRIU. Stateless apart from what it caches in ``home/cache``."""
+    """Captures and restores process trees with CRIU. Stateless apart from what it caches in ``home/cache``.
+
+    Args:
+        home: the home of Planarian.
+        binary: the name of CRIU, or its path.
+        memory: bytes of memory that an image takes at most, from the instant until it is on the disk.
+    """
 
     name = "criu"
     capabilities = ProcessCapabilities(memory=True, restarts=False, incremental=False)
 
-    def __init__(self, home: Path, binary: str = "criu") -> None:
+    def __init__(self, home: Path, binary: str = "criu", memory: int = criu_memory.MOST) -> None:
+        self._memory = memory
         self._probe = Probe(home / "cache", binary)
 
     def probe(self) -> Availability:
@@ -129,7 +136,7 @@ class CriuBackend:
     ) -> tuple[Dump, int]:
         """Stop everything and write its image: into memory, or, where that proves too small, straight to the disk."""
         engine = self._probe.engine()
-        size = criu_memory.room(tasks)
+        size = criu_memory.room(tasks, self._memory)
         while True:
             written = after.enter_context(criu_memory.place(images, size))
             dump = engine.dump(init, written, **shape.network, external=shape.to_dump())

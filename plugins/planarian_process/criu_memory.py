@@ -10,15 +10,18 @@ from pathlib import Path
 from planarian_process.criu_namespaces import memory_directory
 from planarian_process.criu_tasks import Task
 
+MOST = 1 << 30
+"""Bytes of memory that an image takes at most, be there ever so much."""
 _SHARE = 4
-_MOST = 1 << 30
 _BESIDES = 16 << 20
 """Bytes of an image that are not memory of processes, and what they take meanwhile."""
 
 
-def room(tasks: Sequence[Task]) -> int:
-    """Bytes of memory that an image of ``tasks`` may take for a moment; 0 where that is too few for it."""
-    allowed = min(_available() // _SHARE, _MOST)
+def room(tasks: Sequence[Task], most: int = MOST) -> int:
+    """Bytes of memory that an image of ``tasks`` may take for a moment, never more than ``most``; 0 where that is too
+    few for it.
+    """
+    allowed = min(_available() // _SHARE, most)
     return allowed if sum(task.memory for task in tasks) + _BESIDES <= allowed else 0
 
 
