@@ -316,7 +316,9 @@ def _assemble(
     if processes is not None:
         images = images_of(home, point.id)
         place = images.name if head.image_place == "name" else str(images.relative_to(home))
-        processes = replace(processes, reference=place, owner="")
+        # What is started again must not name the workspace that it had elsewhere, unless the sandbox sees it there.
+        workspace = (processes.workspace or head.sandbox.workspace) if head.sandbox.in_place else ""
+        processes = replace(processes, reference=place, owner="", workspace=workspace)
     words = [f"{len(point.process_list)} processes by {processes.backend}"] if processes else []
     point = replace(
         point,
