@@ -22,6 +22,7 @@ from planarian_process.freeze import standstill, thaw
 from planarian_process.observe import observe
 from planarian_process.respawn import describe, process_list
 from planarian_process.sessions import own_processes, session_gaps
+from planarian_process.stillness import idle
 
 
 @dataclass
@@ -56,6 +57,10 @@ class NoneBackend:
             Gap(Domain.PROCESSES, describe(process.pid, process.argv), "not captured; stopped by a rollback")
             for process in result.process_list
         )
+
+    def still(self, sandbox: RunningSandbox, artefact: Artefact | None) -> bool:
+        """Whether nothing runs, so that there is nothing to capture. The caller knows whether something ran then."""
+        return idle(sandbox)
 
     def verify(self, artefact: Artefact, images: Path) -> None:
         """There is never anything to miss."""

@@ -29,6 +29,7 @@ from planarian_process.freeze import standstill, thaw
 from planarian_process.observe import Seen, observe
 from planarian_process.programs import Programs
 from planarian_process.sessions import own_processes, session_gaps
+from planarian_process.stillness import DETAIL, baseline, halt, still
 
 _FILE = "respawn.json"
 _VERSION = 1
@@ -64,7 +65,7 @@ class RespawnBackend:
         result = RespawnInstant()
         with ExitStack() as stack:
             with standstill(sandbox, self._home) as pids:
-                seen = observe(pids)
+                seen, halted = observe(pids), halt(sandbox)
                 programs = stack.enter_context(Programs(seen))
                 yield result
             ours = own_processes(seen, sandbox) | frozenset(sandbox.in_flight)
@@ -74,7 +75,12 @@ class RespawnBackend:
         size = _write(images, {"version": _VERSION, "processes": entries})
         shown = [{key: value for key, value in entry.items() if key != "environment"} for entry in entries]
         reference = images.relative_to(self._home) if images.is_relative_to(self._home) else images
-        result.artefact = Artefact(Domain.PROCESSES, self.name, str(reference), size, size, {"commands": shown})
+        details = {"commands": shown, DETAIL: baseline(sandbox, halted)}
+        result.artefact = Artefact(Domain.PROCESSES, self.name, str(reference), size, size, details)
+
+    def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:
+        """Whether nothing has run since the capture; see :mod:`planarian_process.stillness`."""
+        return still(sandbox, artefact)
 
     def verify(self, artefact: Artefact, images: Path) -> None:
         _load(images)
