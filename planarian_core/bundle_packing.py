@@ -15,7 +15,7 @@ from planarian_core.bundle_records import PartSize
 from planarian_core.errors import RestoreError
 from planarian_core.file_tree import FileEntry, FileKind, FileTree, ReadsHoles
 
-DEEPEST = 1000
+DEEPEST = 256
 """How deep directories may lie in each other in a bundle."""
 _BLOCK = 4096
 

@@ -172,6 +172,11 @@ def _piece(offset: int, data: bytes) -> Frame:
     return Frame(Kind.DATA, offset.to_bytes(8, "big") + data, "files")
 
 
+def _feed(reader: TreeReader, frames: list[Frame]) -> None:
+    for frame in frames:
+        reader.feed(frame)
+
+
 UP = Frame(Kind.UP, b"", "files")
 
 
@@ -245,8 +250,7 @@ def test_what_is_no_tree_is_refused(frames: list[Frame], tmp_path: Path) -> None
         for target in (Nowhere(), sink):
             reader = _reader(sink=target)
             with pytest.raises(BundleError) as caught:
-                for frame in frames:
-                    reader.feed(frame)
+                _feed(reader, frames)
             assert caught.value.code == "bundle-damaged"
     after = {path: facts for path, facts in describe(tmp_path).items() if not path.startswith(b"root")}
     assert after.keys() == before.keys()
@@ -259,8 +263,7 @@ def test_a_tree_holds_no_more_than_was_said() -> None:
     ):
         reader = _reader(size)
         with pytest.raises(BundleError, match="more"):
-            for frame in frames:
-                reader.feed(frame)
+            _feed(reader, frames)
 
 
 def test_a_symlink_is_never_followed(tmp_path: Path) -> None:
@@ -270,8 +273,7 @@ def test_a_symlink_is_never_followed(tmp_path: Path) -> None:
     root.mkdir()
     with Extraction(root, (0, 0)) as sink:
         reader = _reader(sink=sink)
-        for frame in (_root(), _entry(n="link", k="symlink", l=str(outside))):
-            reader.feed(frame)
+        _feed(reader, [_root(), _entry(n="link", k="symlink", l=str(outside))])
         entry = FileEntry("link", FileKind.DIRECTORY, 0o755, 0, 0)
         with pytest.raises(OSError, match="exists"):
             sink.enter(entry)
