@@ -80,7 +80,8 @@ class StandbyManager:
         self._registry.standbys.put(standby.id, standby)
         try:
             reach("standby.begun")
-            self._sandboxes.folder(record.id).mkdir(mode=0o700, parents=True)
+            if Path(record.spec.layer).is_relative_to(self._sandboxes.folder(record.id)):
+                self._sandboxes.folder(record.id).mkdir(mode=0o700, parents=True)
             filesystem = self._plugins.filesystem(statepoint.files.backend)
             filesystem.stage(statepoint.files, layer_of(record.spec)).switch()
             reach("standby.staged")

@@ -452,9 +452,9 @@ class StatepointManager:
         self, record: SandboxRecord, statepoint: Statepoint, copy: ByCopy | None, *, files_only: bool
     ) -> tuple[SandboxRecord, Revived]:
         """Bring a new sandbox to its statepoint."""
+        self.sandboxes.folder(record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         if copy is not None:
             return copy.arrive(record)
-        self.sandboxes.folder(record.id).mkdir(mode=0o700, parents=True)
         destination = self.by_files(record, statepoint, action="fork", files_only=files_only)
         reach("fork.staged")
         return destination.arrive(record)
