@@ -21,7 +21,7 @@ _LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _READ = os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC
 _NOTHING = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG, errno.ESTALE}
 _NO_XATTRS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
-_KINDS = {
+KINDS = {
     stat.S_IFREG: FileKind.FILE,
     stat.S_IFDIR: FileKind.DIRECTORY,
     stat.S_IFLNK: FileKind.SYMLINK,
@@ -30,6 +30,8 @@ _KINDS = {
     stat.S_IFCHR: FileKind.CHARACTER,
     stat.S_IFBLK: FileKind.BLOCK,
 }
+"""By the file type bits of a mode."""
+
 _PIECE = 1024 * 1024
 
 
@@ -49,7 +51,7 @@ class DirectoryTree:
     """
 
     def __init__(self, root: Path | int, identify: Identify | None = None) -> None:
-        self._root = root if isinstance(root, Path) else Path(f"/proc/self/fd/{root}")
+        self._root = root if isinstance(root, Path) else _place(root)
         self._identify = identify
         try:
             self._fd = os.open(root, _STEP) if isinstance(root, Path) else os.open(".", _STEP, dir_fd=root)
@@ -89,7 +91,7 @@ class DirectoryTree:
             return ()
         try:
             found = self._list(fd, path)
-            entries = (self._look(fd, name, f"{path}/{name}") for name in found)
+            entries = (self._look(fd, name, f"{path}/{name}" if path else name) for name in found)
             return [entry for entry in entries if entry is not None]
         finally:
             os.close(fd)
@@ -196,6 +198,14 @@ def _next_data(fd: int, position: int) -> int | None:
         raise
 
 
+def _place(fd: int) -> Path:
+    """Where a descriptor's directory is, for messages."""
+    try:
+        return Path(os.readlink(f"/proc/self/fd/{fd}"))
+    except OSError:
+        return Path(".")
+
+
 def _names(path: str) -> list[str] | None:
     """The steps of a path; None for one that can't be in a tree."""
     names = path.split("/") if path else []
@@ -217,7 +227,7 @@ def _xattrs(fd: int) -> Mapping[str, bytes]:
 
 
 def _entry(name: str, found: os.stat_result, target: str, xattrs: Mapping[str, bytes], identity: str) -> FileEntry:
-    kind = _KINDS[stat.S_IFMT(found.st_mode)]
+    kind = KINDS[stat.S_IFMT(found.st_mode)]
     regular = kind is FileKind.FILE
     return FileEntry(
         name=name,

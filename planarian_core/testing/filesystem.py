@@ -3,24 +3,29 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
 import os
 import shutil
 import socket
 import stat
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from planarian_core.errors import RestoreError
+from planarian_core.file_tree import FileKind
 from planarian_core.interfaces import (
     FilesystemBackend,
     Layer,
+    OpensTrees,
     PlacesLayers,
     Prehashing,
 )
-from planarian_core.model import Domain
+from planarian_core.model import Artefact, Domain
 from planarian_core.testing.oracle import assert_same, describe
+from planarian_core.testing.trees import assert_shows, walk
 
 BackendFactory = Callable[[Path], FilesystemBackend]
 OLD = 1_000_000_000_123_456_789
@@ -273,6 +278,105 @@ class FilesystemConformance:
         self.restore(backend, artefact, fork)
         self.restore(backend, second, fork)
         assert_same(describe(fork.path), wrecked)
+
+    # --- looking into artefacts
+
+    def test_a_tree_shows_what_was_captured(self, backend: FilesystemBackend, layer: Layer) -> None:
+        trees = self.opening(backend)
+        fill(layer.path)
+        artefact = backend.capture(layer, "sp-1")
+        with trees.open_tree(artefact) as tree:
+            assert_shows(tree, layer.path)
+        before = describe(layer.path)
+        wreck(layer.path)
+        with trees.open_tree(artefact) as tree:
+            self.restore(backend, artefact, layer)
+            assert_same(describe(layer.path), before)
+            assert_shows(tree, layer.path)
+
+    def test_a_tree_of_what_is_gone_is_refused(self, backend: FilesystemBackend, layer: Layer) -> None:
+        trees = self.opening(backend)
+        artefact = backend.capture(layer, "sp-1")
+        lost = type(artefact)(artefact.domain, artefact.backend, "0" * 64)
+        with pytest.raises(RestoreError), trees.open_tree(lost):
+            pass
+
+    def test_nothing_is_at_a_path_that_leads_nowhere(self, backend: FilesystemBackend, layer: Layer) -> None:
+        trees = self.opening(backend)
+        fill(layer.path)
+        with trees.open_tree(backend.capture(layer, "sp-1")) as tree:
+            for path in ("absent", "absent/below", "text/below", "link/below", "up/home", "..", "folder/../text", "/"):
+                assert tree.entry(path) is None
+                assert not tree.children(path)
+                with pytest.raises(RestoreError):
+                    list(tree.read(path))
+            for path in ("fifo", "folder", "link", "socket"):
+                with pytest.raises(RestoreError):
+                    list(tree.read(path))
+
+    def test_equal_identities_promise_equal_entries(self, backend: FilesystemBackend, layer: Layer, home: Path) -> None:
+        """Of a layer that is wrecked, of one that went back to it, and of two forks that do the same in a row."""
+        trees = self.opening(backend)
+        fill(layer.path)
+        artefacts = [backend.capture(layer, "sp-0")]
+        wreck(layer.path)
+        artefacts.append(backend.capture(layer, "sp-1"))
+        self.restore(backend, artefacts[0], layer)
+        (layer.path / "text").write_text("other text\n")
+        artefacts.append(backend.capture(layer, "sp-2"))
+        forks = [self.layer_at(backend, home, f"fork{number}") for number in range(2)]
+        for fork in forks:
+            self.restore(backend, artefacts[0], fork)
+        for number, fork in enumerate(forks):
+            (fork.path / "program").write_bytes(b"#!/bin/sh%d\n" % number)
+            (fork.path / "new").write_text(f"new{number}")
+            (fork.path / "folder" / "inner").chmod(0o600 + number * 0o40)
+            for name in ("program", "new"):
+                os.utime(fork.path / name, ns=(OLD, OLD))
+        artefacts += [backend.capture(fork, f"sp-fork{number}") for number, fork in enumerate(forks)]
+        with contextlib.ExitStack() as stack:
+            shown = [dict(walk(stack.enter_context(trees.open_tree(artefact)))) for artefact in artefacts]
+            contents = [self._contents(trees, artefact) for artefact in artefacts]
+        for one, other in itertools.combinations(range(len(artefacts)), 2):
+            for path, entry in shown[one].items():
+                if not entry.identity or path not in shown[other] or entry.identity != shown[other][path].identity:
+                    continue
+                below = [p for p in contents[one].keys() | contents[other].keys() if f"{p}/".startswith(f"{path}/")]
+                assert [contents[one].get(p) for p in below] == [contents[other].get(p) for p in below], path
+
+    def test_what_stays_keeps_its_identity(self, backend: FilesystemBackend, layer: Layer) -> None:
+        trees = self.opening(backend)
+        (layer.path / "same").write_text("a")
+        (layer.path / "changes").write_text("a")
+        first = backend.capture(layer, "sp-1")
+        (layer.path / "changes").write_text("b")
+        second = backend.capture(layer, "sp-2")
+        self.restore(backend, first, layer)
+        third = backend.capture(layer, "sp-3")
+        with trees.open_tree(first) as a, trees.open_tree(second) as b, trees.open_tree(third) as c:
+            same = [tree.entry("same") for tree in (a, b, c)]
+            changes = [tree.entry("changes") for tree in (a, b, c)]
+        identities = {entry.identity for entry in same if entry}
+        assert len(identities) == 1
+        if identities != {""}:
+            first_identity, second_identity, third_identity = (entry.identity for entry in changes if entry)
+            assert first_identity == third_identity != second_identity
+
+    @staticmethod
+    def opening(backend: FilesystemBackend) -> OpensTrees:
+        if not isinstance(backend, OpensTrees):
+            pytest.skip("its artefacts can't be looked into")
+        return backend
+
+    @staticmethod
+    def _contents(trees: OpensTrees, artefact: Artefact) -> dict[str, object]:
+        """By path all but the identity: attributes, and what files hold."""
+        with trees.open_tree(artefact) as tree:
+            found: dict[str, object] = {}
+            for path, entry in walk(tree):
+                whole = entry.kind is FileKind.FILE and entry.size < 1 << 30 and entry.mode & 0o400
+                found[path] = (replace(entry, identity="", links=""), b"".join(tree.read(path)) if whole else b"")
+            return found
 
     # --- giving up
 

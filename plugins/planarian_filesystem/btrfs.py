@@ -18,7 +18,6 @@ import re
 import secrets
 import threading
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 from planarian_core.directory_tree import DirectoryTree
@@ -121,11 +120,15 @@ class BtrfsBackend:
         with restore_errors("nothing was changed"), self._artefact(artefact):
             pass
 
-    def open_tree(self, artefact: Artefact) -> AbstractContextManager[FileTree]:
-        with restore_errors("nothing was changed"), self._artefact(artefact) as kept:
-            lineage = btrfs_proof.lineage_of(artefact.details.get("lineage"))
-            identify = btrfs_proof.identify(kept, lineage) if lineage else None
-            return DirectoryTree(kept, identify)
+    @contextlib.contextmanager
+    def open_tree(self, artefact: Artefact) -> Iterator[FileTree]:
+        with contextlib.ExitStack() as stack:
+            with restore_errors("nothing was changed"):
+                kept = stack.enter_context(self._artefact(artefact))
+                lineage = btrfs_proof.lineage_of(artefact.details.get("lineage"))
+                identify = btrfs_proof.identify(kept, lineage) if lineage else None
+                tree = stack.enter_context(DirectoryTree(kept, identify))
+            yield tree
 
     def stage(self, artefact: Artefact, layer: Layer) -> StagedFiles:
         with (

@@ -6,13 +6,16 @@ import contextlib
 import errno
 import os
 import time
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from planarian_core.errors import RestoreError
+from planarian_core.file_tree import FileTree
 from planarian_core.interfaces import Availability, FilesystemCapabilities, Layer, StagedFiles
 from planarian_core.model import Artefact, Domain
 from planarian_filesystem import host
 from planarian_filesystem.collect import collect, missing
+from planarian_filesystem.copy_tree import open_stored
 from planarian_filesystem.descent import Unsettled
 from planarian_filesystem.errors import capture_errors, restore_errors
 from planarian_filesystem.index import Index, index_path, remove_index
@@ -29,7 +32,9 @@ _SETTLE_BYTES = 4 * 1024 * 1024
 
 
 class CopyBackend:
-    """Implements :class:`planarian_core.interfaces.FilesystemBackend` and ``Prehashing`` in ``home/store``.
+    """Implements :class:`planarian_core.interfaces.FilesystemBackend`, ``Prehashing``, ``Collects`` and ``OpensTrees``.
+
+    Everything is kept in ``home/store``.
 
     A capture stores what is new: unchanged directories cost one stat per name, and long files are stored in pieces.
     A restore changes what differs and keeps the inodes of the rest. :meth:`collect` frees what no artefact needs.
@@ -41,6 +46,7 @@ class CopyBackend:
     def __init__(self, home: Path) -> None:
         self._store = Store(home / "store")
         self._floors: dict[Path, int] = {}
+        self._stored_ahead: dict[Path, int] = {}
 
     def probe(self) -> Availability:
         try:
@@ -87,6 +93,7 @@ class CopyBackend:
             deposit.publish()
             index.commit({"root": scanned.root, "proof": "yes" if proof else "no"}, scanned.seen)
             self._floors[layer.path] = floor
+            self._stored_ahead[layer.path] = self._stored_ahead.get(layer.path, 0) + deposit.stored
 
     def capture(self, layer: Layer, statepoint_id: str) -> Artefact:
         with capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:
@@ -100,7 +107,8 @@ class CopyBackend:
             self._store.sync()
             index.commit({"root": scanned.root, "proof": "yes" if proof else "no"}, scanned.seen)
         details = {"gaps": _gaps(scanned), "hashed": scanned.hashed}
-        return Artefact(Domain.FILES, self.name, scanned.root, deposit.stored, scanned.logical, details)
+        stored = deposit.stored + self._stored_ahead.pop(layer.path, 0)
+        return Artefact(Domain.FILES, self.name, scanned.root, stored, scanned.logical, details)
 
     # --- restore
 
@@ -122,6 +130,10 @@ class CopyBackend:
                 staged.discard()
                 raise
             return staged
+
+    def open_tree(self, artefact: Artefact) -> AbstractContextManager[FileTree]:
+        """Read from the store as it is asked for; what was never captured isn't there."""
+        return open_stored(self._store, artefact.reference)
 
     # --- giving up
 
