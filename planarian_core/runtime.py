@@ -25,6 +25,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Literal, overload
 
 from planarian_core import agent_requests, attach, context, reclaim
+from planarian_core.applied_changes import AppliedChanges, ApplyRequest, Undone
+from planarian_core.apply import LAST, Applier
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
@@ -492,6 +494,43 @@ class Planarian:
         with self.sandboxes.hold(sandbox.id, exclusive=True):
             point = self.resolve(sandbox, statepoint)
             return restore_paths(self.statepoints, sandbox.record, point, paths, safety=safety)
+
+    def apply(
+        self,
+        sandbox: Sandbox,
+        *,
+        paths: Sequence[str] = (),
+        preview: bool = False,
+        theirs: bool = False,
+        skip_conflicts: bool = False,
+        with_git_config: bool = False,
+    ) -> AppliedChanges:
+        """Write what a sandbox changed in its workspace back to the host's; a fork in place: to its source's.
+
+        Three-way: what the host did not change since the sandbox was made (or last applied) is written, what both have
+        alike is left, the rest is a conflict. Owners stay those of the host; setuid bits, device nodes, attributes that
+        mean something to the kernel, and what git on the host would execute are not written, and named.
+
+        Args:
+            paths: only these; relative to the workspace.
+            preview: only say what would be done. Takes no statepoint, writes nothing.
+            theirs: where there is a conflict, the sandbox's version.
+            skip_conflicts: where there is one, the host's; without either a conflict is an error, nothing written.
+            with_git_config: hooks, configuration and the like of version control, too.
+
+        Raises:
+            ApplyConflict: both sides changed a path. RestoreError: it could not be written; ``state`` says what is.
+            ConfigurationError: there is nothing to apply to.
+        """
+        request = ApplyRequest(tuple(paths), preview, theirs, skip_conflicts, with_git_config)
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
+            return Applier(self.statepoints).apply(sandbox.record, request)
+
+    def undo_application(self, sandbox: Sandbox, application: str = LAST, *, skip_conflicts: bool = False) -> Undone:
+        """Put back what an application replaced on the host; what somebody changed there since is a conflict."""
+        applier = Applier(self.statepoints)
+        with self.sandboxes.hold(sandbox.id, exclusive=True):
+            return applier.undo(applier.find(sandbox.id, application), skip_conflicts=skip_conflicts)
 
     def _side(self, source: Sandbox, reference: StatepointRef) -> Side:
         """A statepoint with the sandbox that it is of; a full id may be another sandbox's."""

@@ -32,11 +32,17 @@ class Writer:
     Args:
         mark: a name that nothing else has: what is written has it until it is whole. :meth:`sweep` removes such a
             name that a killed process left.
+        manages: which extended attributes are set and removed; others are left as the kernel makes them.
+        durable: whether a file's content is on the disk before it gets its name.
     """
 
-    def __init__(self, root: int, mark: str) -> None:
+    def __init__(
+        self, root: int, mark: str, *, manages: Callable[[str], bool] = lambda name: True, durable: bool = False
+    ) -> None:
         self._root = root
         self._mark = mark
+        self._manages = manages
+        self._durable = durable
         self.left_out: list[tuple[str, str]] = []
         """(path, what could not be set of it): an ordinary user can't give files away."""
 
@@ -125,6 +131,8 @@ class Writer:
                     written = os.pwrite(fd, rest, offset)
                     rest, offset = rest[written:], offset + written
             os.ftruncate(fd, size)
+            if self._durable:
+                os.fsync(fd)
         finally:
             os.close(fd)
 
@@ -162,10 +170,10 @@ class Writer:
         if not hasattr(os, "listxattr"):
             return
         present = _attributes_at(at)
-        for name in present.keys() - entry.xattrs.keys():
+        for name in filter(self._manages, present.keys() - entry.xattrs.keys()):
             self._try(path, f"its attribute {name}", partial(os.removexattr, at, name))
         for name, value in entry.xattrs.items():
-            if present.get(name) != value:
+            if self._manages(name) and present.get(name) != value:
                 self._try(path, f"its attribute {name}", partial(os.setxattr, at, name, value))
 
     def _try(self, path: str, what: str, action: Callable[[], None]) -> None:
