@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from itertools import chain, islice
 from typing import Any
 
 from planarian_core.bundle_format import PIECE, BundleError, BundleWriter, Kind
@@ -88,19 +89,27 @@ class TreePacker:
             entries += 1
             first = bool(entry.links) and entry.links not in self._groups
             group = self._groups.setdefault(entry.links, len(self._groups)) if entry.links else None
-            writer.record(Kind.ENTRY, encode_entry(entry, group))
+            content: Iterator[tuple[int, bytes]] = iter(())
             if entry.kind is FileKind.FILE and (first or group is None):
-                self._content(path, entry, writer, progress)
+                try:
+                    content = _begun(stretches(self._tree, path))
+                except RestoreError as error:
+                    if error.code != "tree-no-file":
+                        raise
+                    continue  # its capture could not read it and says so; a restore does without it too
+            writer.record(Kind.ENTRY, encode_entry(entry, group))
+            self._content(path, entry, content, writer, progress)
         if entries != self._entries:
             raise _changed("it has another number of files than a moment ago")
 
-    def _content(self, path: str, entry: FileEntry, writer: BundleWriter, progress: Progress) -> None:
-        end = 0
-        for offset, data in stretches(self._tree, path):
+    @staticmethod
+    def _content(
+        path: str, entry: FileEntry, content: Iterator[tuple[int, bytes]], writer: BundleWriter, progress: Progress
+    ) -> None:
+        for offset, data in content:
             for start in range(0, len(data), PIECE):
                 writer.piece(offset + start, data[start : start + PIECE])
-            end = offset + len(data)
-            if end > entry.size:
+            if offset + len(data) > entry.size:
                 raise _changed(f"{path} grew")
             progress(len(data))
 
@@ -142,6 +151,11 @@ def stretches(tree: FileTree, path: str) -> Iterator[tuple[int, bytes]]:
         if data.strip(b"\0"):
             yield offset, data
         offset += len(data)
+
+
+def _begun(pieces: Iterator[tuple[int, bytes]]) -> Iterator[tuple[int, bytes]]:
+    """The same pieces, the first of which was had."""
+    return chain(list(islice(pieces, 1)), pieces)
 
 
 def _blocks(pieces: Iterator[bytes]) -> Iterator[bytes]:
