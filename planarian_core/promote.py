@@ -170,8 +170,12 @@ class Promotion:
         )
         operation = Operation(new_id("op"), "snapshot", source.id, statepoint.id)
         self._registry.add(statepoint, operation)
-        reach("promote.begun")
-        committed = self._registry.commit(statepoint, operation, move_head=False)
+        try:
+            reach("promote.begun")
+            committed = self._registry.commit(statepoint, operation, move_head=False)
+        except BaseException as error:
+            self._registry.discard(statepoint, str(error) or type(error).__name__, operation)
+            raise
         reach("promote.shared")
         return committed
 
