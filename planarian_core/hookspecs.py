@@ -37,6 +37,16 @@ class BackendFactory:
     rank: int = 0
 
 
+@dataclass(frozen=True)
+class CommandGroup:
+    """Several commands of ``planarian`` under one name. ``summary`` is one sentence for the list of commands; the text
+    after it, if any, is shown by the group's own help.
+    """
+
+    summary: str
+    commands: Mapping[str, Callable[..., Any]]
+
+
 @hookspec
 def planarian_backends() -> Sequence[BackendFactory]:  # type: ignore[empty-body]  # a spec has no body
     """Offer backends. Called once, when a runtime opens; must be cheap: heavy imports belong into ``make``.
@@ -108,8 +118,10 @@ def planarian_forked(source: SandboxRecord, sandbox: SandboxRecord, statepoint: 
 
 
 @hookspec
-def planarian_commands() -> Mapping[str, Callable[..., Any]]:  # type: ignore[empty-body]  # a spec has no body
-    """Add commands to ``planarian``: a Typer callback (typed function with a docstring) by command name.
+def planarian_commands() -> Mapping[str, Callable[..., Any] | CommandGroup]:  # type: ignore[empty-body]  # a spec
+    """Add commands to ``planarian``: a Typer callback (typed function with a docstring) by command name, or a
+    :class:`CommandGroup` of them (``planarian pool create``).
 
-    Called only by the command line. Importing what a command needs belongs into the command.
+    Called only by the command line. Importing what a command needs belongs into the command. One that has an option
+    ``--json`` puts its value into ``ctx.meta["planarian.json"]``: then its errors are JSON as well.
     """

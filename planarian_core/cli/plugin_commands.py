@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from planarian_core.hookspecs import CommandGroup
     from planarian_core.plugin_manager import PluginManager
 
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 class PluginCommands:
     """Callbacks by name, and what is wrong with others."""
 
-    callbacks: dict[str, Callable[..., Any]] = field(default_factory=dict)
+    callbacks: dict[str, Callable[..., Any] | CommandGroup] = field(default_factory=dict)
     problems: list[str] = field(default_factory=list)
 
 
@@ -56,10 +57,23 @@ def load(own: Iterable[str]) -> PluginCommands:
     return found
 
 
-def build(name: str, callback: Callable[..., Any]) -> Any:
-    """The command, as Typer makes it from a callback."""
+def build(name: str, offered: Callable[..., Any] | CommandGroup) -> Any:
+    """The command, or the group of commands, as Typer makes it."""
     import typer
 
+    from planarian_core.hookspecs import CommandGroup
+
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
-    app.command(name)(callback)
-    return typer.main.get_command(app)
+    if not isinstance(offered, CommandGroup):
+        app.command(name)(offered)
+        return typer.main.get_command(app)
+    app.callback(help=offered.summary, no_args_is_help=True)(_no_options)
+    for command, callback in offered.commands.items():
+        app.command(command)(callback)
+    group = typer.main.get_command(app)
+    group.name = name
+    return group
+
+
+def _no_options() -> None:
+    """Makes a group of even a single command."""

@@ -15,7 +15,7 @@ _FULL = (errno.ENOSPC, errno.EDQUOT)
 def remedy_for(error: OSError, again: str) -> str:
     """The next step after an error of the pool's file system."""
     if error.errno in _FULL:
-        return f"planarian pool grow 2x, or make room: planarian rm, planarian prune; then {again}"
+        return f"planarian pool grow +10G, or make room: planarian rm, planarian prune; then {again}"
     if error.errno in (errno.EROFS, errno.EIO, errno.ENXIO):
         return "planarian pool status; the kernel's log says what happened (dmesg)"
     return f"planarian pool status; mend the cause, then {again}"

@@ -1,11 +1,11 @@
-"""Offers the filesystem backends."""
+"""Offers the filesystem backends, and ``planarian pool``."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
-from planarian_core.hookspecs import BackendFactory, hookimpl
+from planarian_core.hookspecs import BackendFactory, CommandGroup, hookimpl
 from planarian_core.interfaces import FilesystemBackend
 
 
@@ -27,3 +27,16 @@ def planarian_backends() -> Sequence[BackendFactory]:
         BackendFactory("filesystem", "btrfs", _btrfs, rank=20),
         BackendFactory("filesystem", "copy", _copy, rank=10),
     ]
+
+
+@hookimpl
+def planarian_commands() -> Mapping[str, CommandGroup]:
+    from planarian_filesystem import pool_commands as pool
+
+    commands: dict[str, Callable[..., None]] = {
+        "create": pool.create,
+        "grow": pool.grow,
+        "status": pool.status,
+        "destroy": pool.destroy,
+    }
+    return {"pool": CommandGroup("Keep sandboxes where a snapshot takes no time (btrfs).", commands)}

@@ -62,9 +62,9 @@ class Pool:
         """``file``, ``directory``, ``home``; empty when there is none."""
         if self.path.is_symlink():
             return "directory"
-        if os.path.lexists(self.file):
+        if os.path.lexists(self.file) or self.mounted():
             return "file"
-        return "home" if self._lies_on_btrfs(self.home) else ""
+        return "home" if self.lies_on_btrfs(self.home) else ""
 
     def ready(self) -> Path:
         """The directory of layers, which is there and on btrfs when this returns.
@@ -92,8 +92,8 @@ class Pool:
 
     def limits(self) -> str:
         """What is worth knowing of a pool that works; empty for nothing."""
-        if self.kind == "file" and pool_loop.device_of(self.file) == "":
-            return f"{self.file} was replaced while it was mounted"
+        if self.kind == "file" and not os.path.lexists(self.file):
+            return f"{self.file} was deleted: what it holds is lost when it is unmounted"
         return ""
 
     def superblock(self) -> PoolFile:
@@ -177,20 +177,19 @@ class Pool:
                 f"the directory {target} of the pool can't be reached: {error.strerror}",
                 "mount the file system that it is on",
             ) from error
-        if not self._lies_on_btrfs(target):
+        if not self.lies_on_btrfs(target):
             raise unavailable(f"the directory {target} of the pool isn't on btrfs", "mount the btrfs that it was on")
         if status.st_uid != os.geteuid() or status.st_mode & 0o077:
             raise unavailable(f"the directory {target} of the pool isn't yours alone", f"chmod 700 {target}")
 
     def _none(self) -> BackendUnavailable:
-        if self.mounted() or (self.path / LAYERS).exists():
-            return unavailable(f"the pool's file {self.file} is gone", "put it back; or planarian pool destroy --force")
         if os.geteuid() != 0:
             return unavailable("the home isn't on btrfs", "as root: planarian pool create; or use the backend copy")
         return unavailable("there is no pool, and the home isn't on btrfs", "planarian pool create")
 
     @staticmethod
-    def _lies_on_btrfs(path: Path) -> bool:
+    def lies_on_btrfs(path: Path) -> bool:
+        """Whether a directory is there and on btrfs."""
         return Pool._identity(path) != ""
 
     @staticmethod
