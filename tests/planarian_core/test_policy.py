@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import multiprocessing
+from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
 from planarian_core import Planarian, hookimpl
 from planarian_core.errors import ConfigurationError
-from planarian_core.model import SandboxRecord, Statepoint
+from planarian_core.hookspecs import BackendFactory
+from planarian_core.interfaces import Instant, Layer, RunningSandbox
+from planarian_core.model import Artefact, Domain, SandboxRecord, Statepoint
 from planarian_core.policy import CallCounter, Verdict, check_policy, verdict
 from planarian_core.sandbox import Sandbox
-from planarian_core.testing.fakes import FakePlugin
+from planarian_core.testing.fakes import FakeFilesystem, FakePlugin, FakeProcess, FakeService
 
 TAKE, SKIP, CHANGED = Verdict.TAKE, Verdict.SKIP, Verdict.TAKE_IF_CHANGED
 
@@ -136,6 +140,58 @@ def test_on_change_in_doubt_takes_one(fake_planarian: Planarian, sandbox: Sandbo
     assert fake_planarian.should_snapshot(sandbox)
     assert fake_planarian.snapshot_by_policy(sandbox) is not None
     assert fake_planarian.snapshot_by_policy(sandbox) is not None
+
+
+class _StillFilesystem(FakeFilesystem):
+    """Proves that a layer is unchanged by looking at all of it."""
+
+    name = "still"
+
+    def unchanged(self, layer: Layer, artefact: Artefact) -> bool:
+        return self.stage(artefact, layer).changed_count == 0
+
+
+class _StillProcess(FakeProcess):
+    """Its sandboxes run nothing that could move."""
+
+    name = "still"
+
+    @contextmanager
+    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
+        with super().instant(sandbox, images) as instant:
+            instant.artefact = Artefact(Domain.PROCESSES, self.name, "")
+            yield instant
+
+    def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:
+        return True
+
+
+class _StillPlugin:
+    @hookimpl
+    def planarian_backends(self) -> Sequence[BackendFactory]:
+        return [
+            BackendFactory("filesystem", "still", _StillFilesystem, rank=-10),
+            BackendFactory("process", "still", _StillProcess, rank=-10),
+        ]
+
+
+def test_on_change_skips_what_is_proven_unchanged(tmp_path: Path, workspace: Path, service: FakeService) -> None:
+    with Planarian.open(tmp_path / "home", plugins=[FakePlugin([service]), _StillPlugin()]) as planarian:
+        sandbox = planarian.create_sandbox(
+            workspace, sandbox="fake", filesystem="still", process="still", policy="on-change"
+        )
+        assert planarian.snapshot_by_policy(sandbox) is not None, "there is none yet"
+        sandbox.run(["true"])
+        assert not planarian.should_snapshot(sandbox)
+        assert planarian.snapshot_by_policy(sandbox) is None
+        assert planarian.snapshot_by_policy(sandbox, "submit") is None
+        assert planarian.snapshot_by_policy(sandbox, wait=False).result(60) is None
+        sandbox.run(["touch", "new"])
+        assert planarian.snapshot_by_policy(sandbox) is not None
+        service.put("a", "1")
+        assert planarian.snapshot_by_policy(sandbox) is not None
+        assert planarian.snapshot_by_policy(sandbox, "milestone:gold", name="gold") is not None, "a name is asked for"
+        assert len(planarian.registry.statepoints()) == 4
 
 
 def _call(home: Path, sandbox_id: str, times: int) -> None:
