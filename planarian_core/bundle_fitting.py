@@ -16,9 +16,8 @@ from planarian_core.bundle_checking import Inspection, Obstacle, refuse, this_ho
 from planarian_core.bundle_format import BundleError
 from planarian_core.bundle_records import BundledSandbox, BundleHead
 from planarian_core.config import Config
-from planarian_core.errors import BackendUnavailable, LineageError
+from planarian_core.errors import BackendUnavailable
 from planarian_core.interfaces import SandboxCapabilities, TakesImages, TakesLayers
-from planarian_core.lineage import check_text
 from planarian_core.model import (
     Artefact,
     Branch,
@@ -262,12 +261,8 @@ class Fitter:
         if request.name:
             self._sandboxes.check_name(request.name)
             return request.name
-        try:
-            check_text(head.sandbox.name)
-            self._sandboxes.check_name(head.sandbox.name)
-        except LineageError:
-            return ""
-        return head.sandbox.name
+        taken = {record.name for record in self._sandboxes.registry.sandboxes()}
+        return head.sandbox.name if head.sandbox.name not in taken else ""
 
 
 class _Ids:

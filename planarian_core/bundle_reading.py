@@ -222,9 +222,10 @@ def _opened(file: Path) -> Iterator[IO[bytes]]:
         descriptor = os.open(file, os.O_RDONLY | os.O_NONBLOCK | os.O_NOCTTY | os.O_CLOEXEC)
     except OSError as error:
         raise _unreadable(file, error.strerror or str(error)) from error
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
+        raise _unreadable(file, "it is no regular file")
     with open(descriptor, "rb", buffering=1024 * 1024) as stream:
-        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
-            raise _unreadable(file, "it is no regular file")
         yield stream
 
 
