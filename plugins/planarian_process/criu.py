@@ -106,12 +106,15 @@ class CriuBackend:
         os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
             # The place of the image and the thread that empties it outlive the standstill.
-            with contextlib.ExitStack() as after, contextlib.ExitStack() as standstill:
-                dump, written = self._begin(after, standstill, init, images, tasks, shape)
-                pool = after.enter_context(ThreadPoolExecutor(max_workers=1))
-                sealed = pool.submit(_finish, written, images, shape)
-                stopped, halted = read_tasks(init, sandbox.tasks()), halt(sandbox)
-                yield instant
+            with contextlib.ExitStack() as after:
+                with contextlib.ExitStack() as standstill:
+                    dump, written = self._begin(after, standstill, init, images, tasks, shape)
+                    pool = after.enter_context(ThreadPoolExecutor(max_workers=2))
+                    sealed = pool.submit(_finish, written, images, shape)
+                    looked = pool.submit(lambda: (read_tasks(init, sandbox.tasks()), halt(sandbox)))
+                    yield instant
+                    stopped, halted = looked.result()
+                proof = {DETAIL: baseline(sandbox, halted, _directory(written))}
             manifest = _sealed(sealed)
         except BaseException as failure:
             wake(tasks)
@@ -123,7 +126,7 @@ class CriuBackend:
         states = {task.host: task.state for task in tasks}
         instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
         instant.gaps = log_gaps(dump.log, stopped, not shape.private)
-        instant.artefact = _artefact(images, manifest, found, shape, {DETAIL: baseline(sandbox, halted, images)})
+        instant.artefact = _artefact(images, manifest, found, shape, proof)
 
     def _begin(
         self,
@@ -284,8 +287,12 @@ def _artefact(
     )
 
 
+def _directory(descriptor: int) -> Path:
+    return Path(f"/proc/self/fd/{descriptor}")
+
+
 def _finish(written: int, images: Path, shape: _Shape) -> criu_images.Manifest:
-    place = Path(f"/proc/self/fd/{written}")
+    place = _directory(written)
     revive_timers(place)
     if shape.private and not shape.keep:
         add_network(place)

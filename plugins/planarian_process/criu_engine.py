@@ -219,7 +219,7 @@ class _Restored:
         CRIU still holds them at the end of their last system call and would give up if one was killed now. A thread
         takes a queued stop before it returns to its own code, so it can be killed after CRIU has let go of it.
         """
-        for host, inside in inside_pids(self._init).items():
+        for host, inside in inside_pids(self._init).items() if self._doomed else ():
             if inside in self._doomed and host != self._init:
                 handle = os.pidfd_open(host)
                 self._stopped.append(handle)

@@ -156,9 +156,9 @@ def hidden_paths(homes: Iterable[str], extra: Iterable[str] = ()) -> tuple[str, 
         wanted.append(expanded)
     found: set[str] = set()
     mounts = mount_roots()
-    real = cache(os.path.realpath)  # most share their parents
+    parents = cache(_real_directory)  # most share theirs
     for path in wanted:
-        for canonical in _with_target(path, real):
+        for canonical in _with_target(path, parents):
             found.update((canonical, *_other_names(canonical, mounts)))
     return tuple(sorted(found))
 
@@ -249,13 +249,21 @@ def _other_names(path: str, mounts: Mapping[str, tuple[str, str]]) -> Iterator[s
         yield os.path.normpath(f"{root}/{os.path.relpath(path, point)}")
 
 
-def _with_target(path: str, real: Callable[[str], str]) -> Iterator[str]:
+def _with_target(path: str, parents: Callable[[str], str]) -> Iterator[str]:
     """The path with its parents resolved, and what it points to when it is a symlink."""
     parent, name = os.path.split(os.path.normpath(path))
-    canonical = os.path.join(real(parent), name)
-    if os.path.isdir(os.path.dirname(canonical)):
-        yield canonical
+    directory = parents(parent)
+    if not directory:
+        return
+    canonical = os.path.join(directory, name)
+    yield canonical
     if os.path.islink(canonical):
         target = os.path.realpath(canonical)
         if target != "/" and os.path.lexists(target):
             yield target
+
+
+def _real_directory(path: str) -> str:
+    """A directory with its symlinks resolved; empty when it is none."""
+    real = os.path.realpath(path)
+    return real if os.path.isdir(real) else ""
