@@ -1,4 +1,4 @@
-"""``python -m benchmarks primitives [--quick] [--json FILE] [--folder DIRECTORY]``."""
+"""``python -m benchmarks primitives|turns [--quick] [--json FILE] [--folder DIRECTORY]``, ``… document FILE…``."""
 
 from __future__ import annotations
 
@@ -6,29 +6,68 @@ import argparse
 import json
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
-from benchmarks import host, report
-from benchmarks.primitives import FULL, QUICK, measure
+from benchmarks import document, host, primitives, report, turns, turns_report
+from benchmarks.combinations import available
+from benchmarks.pool import pool
+from planarian_core.runtime import Planarian
+
+CONSOLE = Console()
 
 
 def main() -> None:
+    options = _parser().parse_args()
+    if options.command == "document":
+        options.to.write_text(document.markdown([json.loads(file.read_text()) for file in options.files]))
+        return
+    with tempfile.TemporaryDirectory(prefix="planarian-bench-", dir=options.folder) as folder:
+        data = (_primitives if options.command == "primitives" else _turns)(Path(folder), options.quick)
+    if options.json:
+        options.json.write_text(json.dumps(data, indent=1) + "\n")
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    primitives = commands.add_parser("primitives", help="snapshot, rollback, fork and dispatch, for each backend here")
-    primitives.add_argument("--quick", action="store_true", help="small data and few rounds, to see that it works")
-    primitives.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
-    primitives.add_argument("--folder", type=Path, help="where to work; a few GB (default: the temporary directory)")
-    options = parser.parse_args()
-    sizes = QUICK if options.quick else FULL
-    console = Console()
-    with tempfile.TemporaryDirectory(prefix="planarian-bench-", dir=options.folder) as folder:
-        about = host.describe(Path(folder))
-        measurements = measure(Path(folder), sizes, lambda text: console.print(f"… {text}", style="dim"))
-    report.show(console, about, sizes, measurements)
-    if options.json:
-        options.json.write_text(json.dumps(report.to_dict(about, sizes, measurements), indent=1) + "\n")
+    for name, words in (
+        ("primitives", "snapshot, rollback, fork and dispatch, for each backend here"),
+        ("turns", "an agent's hundred tool calls with a statepoint after each"),
+    ):
+        command = commands.add_parser(name, help=words)
+        command.add_argument("--quick", action="store_true", help="small data and few rounds, to see that it works")
+        command.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
+        command.add_argument("--folder", type=Path, help="where to work; a few GB (default: the temporary directory)")
+    writing = commands.add_parser("document", help="docs/benchmarks.md from what --json has written")
+    writing.add_argument("files", type=Path, nargs="+", metavar="FILE")
+    writing.add_argument("--to", type=Path, default=Path("docs/benchmarks.md"), metavar="FILE")
+    return parser
+
+
+def _say(text: str) -> None:
+    CONSOLE.print(f"… {text}", style="dim")
+
+
+def _primitives(folder: Path, quick: bool) -> dict[str, Any]:
+    sizes = primitives.QUICK if quick else primitives.FULL
+    about = host.describe(folder)
+    measurements = primitives.measure(folder, sizes, _say)
+    report.show(CONSOLE, about, sizes, measurements)
+    return report.to_dict(about, sizes, measurements)
+
+
+def _turns(folder: Path, quick: bool) -> dict[str, Any]:
+    scope = turns.QUICK if quick else turns.FULL
+    about = host.describe(folder)
+    home = folder / "home"
+    with pool(home, "4G", _say), Planarian.open(home) as planarian:
+        combinations = available(planarian, every_process=False)
+        results = turns.measure(planarian, folder, combinations, scope, _say)
+    data = turns_report.to_dict(about, scope, results)
+    turns_report.show(CONSOLE, data)
+    return data
 
 
 if __name__ == "__main__":

@@ -57,6 +57,8 @@ def available(planarian: Planarian, *, every_process: bool) -> list[Combination]
             if plugins.process(name).serves(spec, capabilities).available and plugins.probe("process", name).available
         ]
         for filesystem in (n for n in plugins.names("filesystem") if plugins.probe("filesystem", n).available):
+            if capabilities.in_place and not plugins.filesystem(filesystem).capabilities.in_place:
+                continue
             for process in processes if every_process else processes[:1]:
                 found.append(Combination(sandbox, filesystem, process))
     return found

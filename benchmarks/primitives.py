@@ -9,7 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks.combinations import Pair, available, pairs
-from benchmarks.timing import Measurement, Spread, Stopwatch, Variant, in_turn, peak_memory
+from benchmarks.day import day
+from benchmarks.pool import pool
+from benchmarks.timing import Measurement, Spread, Stopwatch, Variant, in_turn
+from benchmarks.warm import many_forks, warm
 from planarian_core.runtime import Planarian
 
 _MIB = 1024 * 1024
@@ -18,24 +21,45 @@ _IMPORT = "import time; t = time.perf_counter(); from planarian_core import Plan
 Say = Callable[[str], None]
 
 
+_PEAK = """
+import sys
+from planarian_core import Planarian
+with Planarian.open(sys.argv[1]) as planarian:
+    sandbox = planarian.sandbox(sys.argv[2])
+    planarian.snapshot(sandbox, automatic=True)
+    planarian.rollback(sandbox, sys.argv[3], safety=False)
+status = open("/proc/self/status").read()
+print(int(status.partition("VmHWM:")[2].split()[0]) * 1024)
+"""
+
+
 @dataclass(frozen=True)
 class Sizes:
-    """How much is measured. ``bulk`` in MiB, ``files`` a count."""
+    """How much is measured. ``bulk`` in MiB; ``files``, ``forks`` and ``snapshots`` (of the day) are counts.
+
+    ``pool`` is how large a pool file is made for the btrfs backend.
+    """
 
     rounds: int
     bulk_rounds: int
     files: int
     bulk: int
     every_process: bool
+    forks: int
+    snapshots: int
+    pool: str
 
 
-FULL = Sizes(rounds=15, bulk_rounds=5, files=50_000, bulk=1024, every_process=True)
-QUICK = Sizes(rounds=2, bulk_rounds=1, files=2_000, bulk=32, every_process=False)
+FULL = Sizes(
+    rounds=15, bulk_rounds=5, files=50_000, bulk=1024, every_process=True, forks=20, snapshots=2000, pool="16G"
+)
+QUICK = Sizes(rounds=2, bulk_rounds=1, files=2000, bulk=32, every_process=False, forks=3, snapshots=40, pool="2G")
 
 
 def measure(folder: Path, sizes: Sizes, say: Say) -> list[Measurement]:
     """All scenarios. Uses ``folder`` for homes and data; leaves no sandbox behind."""
-    with Planarian.open(folder / "home") as planarian:
+    home = folder / "home"
+    with pool(home, sizes.pool, say), Planarian.open(home) as planarian:
         every = available(planarian, every_process=sizes.every_process)
         best = available(planarian, every_process=False)
         say(f"backends: {', '.join(map(str, every))}")
@@ -44,12 +68,23 @@ def measure(folder: Path, sizes: Sizes, say: Say) -> list[Measurement]:
             say("a small server and a few files")
             found += dispatch(made, sizes.rounds)
             found += small(planarian, made, sizes.rounds)
+        with pairs(planarian, folder / "warm", [one for one in best if one.process == "criu"]) as made:
+            say("copies that are restored already")
+            found += warm(planarian, made, sizes.rounds)
+            found += many_forks(planarian, made, sizes.bulk_rounds, sizes.forks)
         with pairs(planarian, folder / "many", best) as made:
-            say(f"{sizes.files} files, nothing changed")
-            found += many_files(planarian, made, sizes)
+            for files in (10, sizes.files):
+                say(f"{files} files")
+                found += many_files(planarian, made, files, sizes.bulk_rounds)
         with pairs(planarian, folder / "bulk", best) as made:
             say(f"{sizes.bulk} MiB of files, 1 % of it changed")
             found += bulk(planarian, made, sizes)
+        for combination in best:
+            with pairs(planarian, folder / "day", [combination]) as made:
+                constant = planarian.plugins.filesystem(combination.filesystem).capabilities.constant_time
+                snapshots = sizes.snapshots if constant else sizes.snapshots // 20
+                say(f"{combination}: {snapshots} snapshots of {sizes.files} files")
+                found += day(planarian, made[0], snapshots, sizes.files)
     return found
 
 
@@ -149,44 +184,54 @@ def _change(pair: Pair) -> None:
     pair.ours.run("date +%N > changed; mkdir -p made; date +%N > made/$RANDOM")
 
 
-def many_files(planarian: Planarian, made: list[Pair], sizes: Sizes) -> list[Measurement]:
-    """The second and later snapshots of many files of which none changed."""
+def many_files(planarian: Planarian, made: list[Pair], files: int, rounds: int) -> list[Measurement]:
+    """The second and later snapshots of many files: of the files alone, one of them changed, and with none changed."""
     variants: dict[str, Variant] = {}
     for pair in made:
-        pair.both(f"mkdir many && cd many && seq {sizes.files} | split --lines 1 --suffix-length 4 - f")
+        pair.both(f"rm -rf many && mkdir many && cd many && seq {files} | split --lines 1 --suffix-length 4 - f")
         planarian.snapshot(pair.ours, automatic=True)
+        variants[f"{pair.combination} changed"] = _timed_files_only(planarian, pair)
         variants[f"{pair.combination} ours"] = _timed_snapshot(planarian, pair)
         variants[f"{pair.combination} full"] = pair.full.capture
-    spreads = in_turn(variants, sizes.bulk_rounds)
-    scenario = f"{sizes.files} files"
-    return [_compared(scenario, pair, "snapshot, nothing changed", "full snapshot", spreads) for pair in made]
+    spreads = in_turn(variants, rounds)
+    found = []
+    for pair in made:
+        for operation, ours in (
+            ("snapshot, files only, one changed", "changed"),
+            ("snapshot, nothing changed", "ours"),
+        ):
+            found.append(_compared(f"{files} files", pair, operation, "full snapshot", spreads, ours))
+    return found
 
 
 def bulk(planarian: Planarian, made: list[Pair], sizes: Sizes) -> list[Measurement]:
     """Much data in files of 1 MiB, 1 % rewritten each time: snapshot, then rollback; and the memory we take for it."""
     scenario, found = f"{sizes.bulk} MiB of files, 1 % dirty", []
-    peaks: dict[Pair, list[int]] = {pair: [] for pair in made}
+    dirty = f"ls part.* | shuf -n {max(1, sizes.bulk // 100)} | xargs -I@ dd if=/dev/urandom of=@ bs=1M count=1"
     for pair in made:
         pair.both(f"head -c {sizes.bulk * _MIB} /dev/urandom | split --bytes 1M --suffix-length 4 - part.; sync part.*")
-        with peak_memory(peaks[pair]):
-            planarian.snapshot(pair.ours, automatic=True)
+        planarian.snapshot(pair.ours, automatic=True)
     for operation, reference, ours in (
         ("snapshot", "full snapshot", _timed_snapshot),
         ("rollback", "full restore", _timed_rollback),
     ):
         variants: dict[str, Variant] = {}
         for pair in made:
-            dirty = f"ls part.* | shuf -n {max(1, sizes.bulk // 100)} | xargs -I@ dd if=/dev/urandom of=@ bs=1M count=1"
             theirs = pair.full.capture if operation == "snapshot" else pair.full.restore
-            variants[f"{pair.combination} ours"] = _after(pair, dirty, ours(planarian, pair), peaks[pair])
+            variants[f"{pair.combination} ours"] = _after(pair, dirty, ours(planarian, pair))
             variants[f"{pair.combination} full"] = theirs
         spreads = in_turn(variants, sizes.bulk_rounds)
         found += [_compared(scenario, pair, operation, reference, spreads) for pair in made]
-    for pair, values in peaks.items():
-        if values:
-            peak = Spread((float(max(values)),))
-            found.append(Measurement(scenario, str(pair.combination), "peak memory of the runtime", peak, unit="B"))
-    return found
+    return found + [_peak_memory(planarian, pair, scenario, dirty) for pair in made]
+
+
+def _peak_memory(planarian: Planarian, pair: Pair, scenario: str, dirty: str) -> Measurement:
+    """The highest resident size of a runtime of its own that takes a snapshot and rolls back."""
+    point = planarian.registry.branch(pair.ours.id).head
+    pair.ours.run(dirty, timeout=600)
+    command = [sys.executable, "-c", _PEAK, str(planarian.home), pair.ours.id, str(point)]
+    printed = subprocess.run(command, capture_output=True, check=True, timeout=1800).stdout
+    return Measurement(scenario, str(pair.combination), "peak memory of a runtime", Spread((float(printed),)), unit="B")
 
 
 def _timed_snapshot(planarian: Planarian, pair: Pair) -> Variant:
@@ -207,15 +252,25 @@ def _timed_rollback(planarian: Planarian, pair: Pair) -> Variant:
     return run
 
 
-def _after(pair: Pair, command: str, variant: Variant, peaks: list[int]) -> Variant:
+def _timed_files_only(planarian: Planarian, pair: Pair) -> Variant:
     def run(stopwatch: Stopwatch) -> None:
-        pair.ours.run(command, timeout=600)
-        with peak_memory(peaks):
-            variant(stopwatch)
+        pair.ours.run("date +%N > many/changed")
+        with stopwatch:
+            planarian.snapshot(pair.ours, automatic=True, files_only=True)
 
     return run
 
 
-def _compared(scenario: str, pair: Pair, operation: str, reference: str, spreads: dict[str, Spread]) -> Measurement:
-    ours, full = spreads[f"{pair.combination} ours"], spreads[f"{pair.combination} full"]
-    return Measurement(scenario, str(pair.combination), operation, ours, f"{reference}: {pair.full.words}", full)
+def _after(pair: Pair, command: str, variant: Variant) -> Variant:
+    def run(stopwatch: Stopwatch) -> None:
+        pair.ours.run(command, timeout=600)
+        variant(stopwatch)
+
+    return run
+
+
+def _compared(
+    scenario: str, pair: Pair, operation: str, reference: str, spreads: dict[str, Spread], ours: str = "ours"
+) -> Measurement:
+    mine, full = spreads[f"{pair.combination} {ours}"], spreads[f"{pair.combination} full"]
+    return Measurement(scenario, str(pair.combination), operation, mine, f"{reference}: {pair.full.words}", full)

@@ -39,31 +39,34 @@ def _table(scenario: str, measurements: Sequence[Measurement]) -> Table:
         table.add_row(
             m.combination,
             m.operation,
-            _words(middle, m.unit),
-            _words(m.spread.minimum, m.unit),
-            f"{_words(low, m.unit)} … {_words(high, m.unit)}",
-            _words(m.reference.median, m.unit) if m.reference else "",
-            _ratio(m),
+            words(middle, m.unit),
+            words(m.spread.minimum, m.unit),
+            f"{words(low, m.unit)} … {words(high, m.unit)}",
+            words(m.reference.median, m.unit) if m.reference else "",
+            ratio(m),
             m.against,
         )
     return table
 
 
-def _ratio(m: Measurement) -> str:
+def ratio(m: Measurement) -> str:
     if m.times_faster is None or m.difference is None:
         return ""
     return f"+{m.difference * 1000:.2f} ms" if m.operation == "dispatch" else f"{m.times_faster:.1f} x"
 
 
-def _words(value: float, unit: str) -> str:
+def words(value: float, unit: str) -> str:
     if unit == "B":
-        return f"{value / 2**20:.0f} MiB"
+        return f"{value / 2**20:.0f} MiB" if value >= 2**20 else f"{value / 2**10:.0f} KiB"
+    if unit == "ratio":
+        return f"{value:.2f}"
     return f"{value * 1000:.2f} ms" if value < 1 else f"{value:.2f} s"
 
 
 def to_dict(host: Mapping[str, str], sizes: Sizes, measurements: Sequence[Measurement]) -> dict[str, Any]:
     """Everything, the single samples too."""
     return {
+        "benchmark": "primitives",
         "host": dict(host),
         "sizes": asdict(sizes),
         "measurements": [

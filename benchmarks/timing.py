@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 Variant = Callable[["Stopwatch"], None]
@@ -90,18 +89,3 @@ def in_turn(variants: Mapping[str, Variant], rounds: int) -> dict[str, Spread]:
 def _rotated(names: Sequence[str], by: int) -> Sequence[str]:
     middle = by % len(names)
     return [*names[middle:], *names[:middle]]
-
-
-@contextmanager
-def peak_memory(found: list[int]) -> Iterator[None]:
-    """Appends this process's highest resident size (bytes) within the block; Linux, else appends nothing."""
-    try:
-        with open("/proc/self/clear_refs", "w", encoding="ascii") as file:
-            file.write("5")
-    except OSError:
-        yield
-        return
-    yield
-    with open("/proc/self/status", encoding="ascii") as file:
-        peak = next(line for line in file if line.startswith("VmHWM:"))
-    found.append(int(peak.split()[1]) * 1024)

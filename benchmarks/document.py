@@ -1,0 +1,76 @@
+"""``docs/benchmarks.md`` from what the benchmarks' ``--json`` has written; nothing in it is typed by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from benchmarks import turns_report
+from benchmarks.report import words
+
+Data = Mapping[str, Any]
+
+_HEAD = """# Benchmarks
+
+Each table is one run on one machine, by the command above it, written here by `python -m benchmarks document FILE…`.
+What is compared is measured in turn, round by round, so that the machine's noise hits all of it: trust the ratios more
+than the times. Times are medians, with the quartiles over the rounds in brackets; sizes are exact.
+"""
+_PRIMITIVES = """
+The reference is in the last column: a *full snapshot* is all memory of all processes (where the process backend
+captures memory) and a tar of all files, as a container engine's checkpoint with export makes it; a *full restore* is
+the way back. The ratio is the median over the rounds of the reference's time by ours.
+"""
+_MACHINE = ("kernel", "cpus", "memory", "files on", "criu", "python", "user", "planarian")
+
+
+def markdown(found: Sequence[Data]) -> str:
+    """The whole document; ``found`` are the documents that the benchmarks wrote, in the order in which they appear."""
+    parts = [_HEAD]
+    for data in found:
+        parts += _primitives(data) if data["benchmark"] == "primitives" else _turns(data)
+    return "\n".join(parts)
+
+
+def _command(data: Data, quick: bool) -> str:
+    name = data["benchmark"]
+    host = ", ".join(f"{key}: {data['host'][key]}" for key in _MACHINE if key in data["host"])
+    return f"```bash\npython -m benchmarks {name}{' --quick' * quick} --json {name}.json\n```\n\nMachine: {host}.\n"
+
+
+def _primitives(data: Data) -> list[str]:
+    sizes = data["sizes"]
+    lines = ["## Primitives\n", _command(data, sizes["rounds"] < 5), _PRIMITIVES.lstrip()]
+    for scenario in dict.fromkeys(m["scenario"] for m in data["measurements"]):
+        rows = [_row(m) for m in data["measurements"] if m["scenario"] == scenario]
+        lines.append(f"### {scenario[:1].upper()}{scenario[1:]}\n")
+        lines.append(_table(("backends", "operation", "median", "reference", "ratio", "against"), rows))
+    return lines
+
+
+def _row(m: Data) -> tuple[str, ...]:
+    unit, reference = m["unit"], m["reference"]
+    spread = "" if len(m["samples"]) == 1 else f" ({words(m['q1'], unit)} … {words(m['q3'], unit)})"
+    ratio = ""
+    if m["times_faster"] is not None:
+        difference, faster = f"+{words(m['difference'], unit)}", f"{m['times_faster']:.1f} x"
+        ratio = difference if m["operation"] == "dispatch" else faster
+    compared = words(reference["median"], unit) if reference else ""
+    return (m["backends"], m["operation"], words(m["median"], unit) + spread, compared, ratio, m["against"])
+
+
+def _turns(data: Data) -> list[str]:
+    kinds = "\n".join(f"- {line}" for line in turns_report.kinds(data))
+    return [
+        "## Turns\n",
+        _command(data, data["scope"]["calls"] < 100),
+        f"An agent's {data['scope']['calls']} tool calls (`benchmarks/trace.py`), with a statepoint after each.\n",
+        _table(turns_report.COLUMNS, turns_report.rows(data)),
+        turns_report.remarks(data) + "\n",
+        f"Calls that needed no capture, by kind, with `every-call`:\n\n{kinds}\n",
+    ]
+
+
+def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [titles, ["---"] * len(titles), *rows]
+    return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
