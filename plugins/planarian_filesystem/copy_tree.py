@@ -45,12 +45,27 @@ class StoredTree:
         return [_shown(entry) for entry in self._list(found.content).values()]
 
     def read(self, path: str) -> Iterator[bytes]:
+        found = self._file(path)
+        position = 0
+        for offset, data in self.stretches(path):
+            yield from _hole(position, offset)
+            yield data
+            position = offset + len(data)
+        yield from _hole(position, found.size)
+
+    def stretches(self, path: str) -> Iterator[tuple[int, bytes]]:
+        """The content without its holes; see :class:`planarian_core.file_tree.ReadsHoles`."""
+        found = self._file(path)
+        with restore_errors(self._store, _STATE):
+            for stretch in self._stretches(found):
+                yield stretch.offset, self._blob(stretch)
+
+    def _file(self, path: str) -> Entry:
         found = self._find(path)
         if found is None or not found.is_file or found.unread:
             why = "could not be read when it was captured" if found and found.unread else "is no regular file"
             raise RestoreError(f"{path or '.'} {why}.", code="tree-no-file", remedy="name a file")
-        with restore_errors(self._store, _STATE):
-            yield from self._content(found)
+        return found
 
     def _find(self, path: str) -> Entry | None:
         entry: Entry | None = self._top
@@ -65,18 +80,11 @@ class StoredTree:
             entries = [decode_entry(line) for line in self._store.lines(digest)] if digest else []
         return {entry.name: entry for entry in sorted(entries, key=lambda entry: entry.name)}
 
-    def _content(self, entry: Entry) -> Iterator[bytes]:
-        if not entry.content:
-            return
-        if not entry.mapped:
-            yield self._blob(Stretch(0, entry.size, entry.content))
-            return
-        position = 0
-        for stretch in decode_map(self._store.read(entry.content)):
-            yield from _hole(position, stretch.offset)
-            yield self._blob(stretch)
-            position = stretch.offset + stretch.length
-        yield from _hole(position, entry.size)
+    def _stretches(self, entry: Entry) -> Iterator[Stretch]:
+        if entry.mapped:
+            yield from decode_map(self._store.read(entry.content))
+        elif entry.content:
+            yield Stretch(0, entry.size, entry.content)
 
     def _blob(self, stretch: Stretch) -> bytes:
         data = self._store.read(stretch.digest)
