@@ -242,7 +242,8 @@ class _Texts:
             return change
         if self._left <= 0 or self._characters <= 0:
             return replace(change, no_text="too many changes to show them all")
-        names = (f"a/{change.path}" if before else "/dev/null", f"b/{change.path}" if after else "/dev/null")
+        path = change.path.lstrip("/")
+        names = (f"a/{path}" if before else "/dev/null", f"b/{path}" if after else "/dev/null")
         text, why = unified(content_of(one, difference.path, before), content_of(other, difference.path, after), names)
         self._left -= bool(text)
         self._characters -= len(text)

@@ -71,8 +71,8 @@ def _by_content(
 ) -> dict[str, str]:
     """New path -> old path of files and symlinks with the same content."""
     taken = set(moved.values())
-    old = {p: d.before for p, d in gone.items() if d.before and p not in taken and not _trivial(d.before)}
-    new = {p: d.after for p, d in come.items() if d.after and p not in moved and not _trivial(d.after)}
+    old = {p: d.before for p, d in gone.items() if d.before and p not in taken and _has_content(d.before)}
+    new = {p: d.after for p, d in come.items() if d.after and p not in moved and _has_content(d.after)}
     sizes = {_likeness(entry) for entry in old.values()} & {_likeness(entry) for entry in new.values()}
     budget = _Budget()
     known: dict[tuple[object, ...], list[str]] = defaultdict(list)
@@ -142,6 +142,10 @@ def _trivial(entry: FileEntry) -> bool:
     return entry.kind not in (FileKind.FILE, FileKind.SYMLINK, FileKind.DIRECTORY) or (
         entry.kind is FileKind.FILE and entry.size == 0
     )
+
+
+def _has_content(entry: FileEntry) -> bool:
+    return entry.kind is not FileKind.DIRECTORY and not _trivial(entry)
 
 
 def _likeness(entry: FileEntry) -> tuple[FileKind, int]:

@@ -23,6 +23,8 @@ UPPER = "trusted.overlay.upper"
 ORIGIN = "trusted.overlay.origin"
 _HEADER = struct.Struct("5B16s")  # version, magic, length, flags, type, uuid of the file system; the handle follows
 HEADER_SIZE = _HEADER.size
+HANDLE_TYPE = 4
+"""Which byte of the header is the handle's type."""
 _MAGIC = 0xFB
 _PATH_UPPER = 0x04
 _ROOM = 128

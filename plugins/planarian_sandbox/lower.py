@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import errno
 import os
 import struct
 from pathlib import Path
@@ -38,6 +39,17 @@ class LowerTree(DirectoryTree):
     def __del__(self) -> None:
         if getattr(self, "_fd", -1) >= 0:
             self.close()
+
+    def has_several_names(self, handle: bytes, kind: int) -> bool:
+        """Whether a file handle (of the type ``kind``) is of a file with hard links; so it is in doubt."""
+        buffer = ctypes.create_string_buffer(struct.pack("Ii", len(handle), kind) + handle)
+        fd = _LIBC.open_by_handle_at(self._fd, buffer, os.O_PATH | os.O_CLOEXEC)
+        if fd < 0:
+            return ctypes.get_errno() != errno.ESTALE
+        try:
+            return os.fstat(fd).st_nlink > 1
+        finally:
+            os.close(fd)
 
     def handle(self, path: str) -> bytes:
         """The file handle of what is at a path, as overlayfs keeps it: empty when there is none."""

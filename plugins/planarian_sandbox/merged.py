@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -18,7 +19,7 @@ from planarian_core.errors import RestoreError
 from planarian_core.file_tree import FileEntry, FileKind, FileTree
 from planarian_core.model import SandboxSpec
 from planarian_sandbox.hidden import below, hidden_paths
-from planarian_sandbox.index import HEADER_SIZE
+from planarian_sandbox.index import HANDLE_TYPE, HEADER_SIZE
 from planarian_sandbox.layout import FRESH_ROOTLESS, RUNTIME, Layout, top_directories
 from planarian_sandbox.lower import LowerTree
 
@@ -43,6 +44,7 @@ class Overlay:
         lower: None where the layer's directory is all there is; ``start`` is the directory of it that is merged.
         label: tells the lower tree from others in identities.
         hidden: whether a path of the lower tree must not be seen.
+        small: whether the lower tree is one that can be walked when need be.
     """
 
     def __init__(
@@ -56,6 +58,7 @@ class Overlay:
         index: str = "",
         rootless: bool = False,
         hidden: Callable[[str], bool] = lambda path: False,
+        small: bool = False,
     ) -> None:
         self._layer = layer
         self._lower = lower
@@ -63,8 +66,9 @@ class Overlay:
         self._mark = "user.overlay." if rootless else "trusted.overlay."
         self._redirects = not rootless
         self._hidden = hidden
-        self._places: dict[str, _Place | None] = {"": self._root(upper, start)}
         self._index = self._read_index(index)
+        self._replaced_below = self._find_replaced() if small else frozenset()
+        self._places: dict[str, _Place | None] = {"": self._root(upper, start)}
 
     # --- the tree ---
 
@@ -137,7 +141,10 @@ class Overlay:
             return None
         if above is None and under is not None and under.links and (indexed := self._indexed(lower or "")):
             found = self._layer.entry(indexed)
-            return self._merge(name, found, indexed, None, None) if found is not None else None
+            if found is None:
+                return None
+            found = replace(found, links=found.links or f"index {indexed}")  # all its names may be lower ones
+            return self._merge(name, found, indexed, None, None)
         if above is not None and (under is None or not self._merges(above, under, lower or "")):
             return self._merge(name, above, upper, None, None)
         return self._merge(name, above, upper, under, lower)
@@ -147,6 +154,9 @@ class Overlay:
     ) -> _Place:
         """A place from what is in the layer and what is under it; at least one of them is there."""
         beneath = f"{self._label}:{lower}" if under is not None else ""
+        if lower in self._replaced_below:
+            entry = self._clean(above or under or _directory(name))
+            return _Place(replace(entry, name=name, identity=""), upper, lower)
         if above is None:
             assert under is not None
             links = f"{self._label}:{under.links}" if under.links else ""
@@ -202,23 +212,39 @@ class Overlay:
         }
         return replace(entry, xattrs=kept)
 
-    # --- the index ---
+    # --- the index: files of the layer that stand for lower files with several names ---
 
-    def _read_index(self, index: str) -> dict[bytes, str]:
-        """Files of the layer that stand for lower files with several names, by the lower file's handle."""
-        found: dict[bytes, str] = {}
+    def _read_index(self, index: str) -> dict[bytes, tuple[int, str]]:
+        """By the lower file's handle: the type of that, and where the file is in the layer."""
+        found: dict[bytes, tuple[int, str]] = {}
         for entry in self._layer.children(index) if index else ():
             if entry.kind is FileKind.FILE:
-                try:
-                    found[bytes.fromhex(entry.name)[HEADER_SIZE:]] = f"{index}/{entry.name}"
-                except ValueError:
-                    continue
+                with suppress(ValueError, IndexError):
+                    name = bytes.fromhex(entry.name)
+                    found[name[HEADER_SIZE:]] = (name[HANDLE_TYPE], f"{index}/{entry.name}")
         return found
 
     def _indexed(self, lower: str) -> str:
         if not self._index or self._lower is None:
             return ""
-        return self._index.get(self._lower.handle(lower), "")
+        return self._index.get(self._lower.handle(lower), (0, ""))[1]
+
+    def _find_replaced(self) -> frozenset[str]:
+        """Lower directories that hold another name of a file that was changed: they aren't what they were."""
+        lower = self._lower
+        if lower is None or not any(lower.has_several_names(h, kind) for h, (kind, _) in self._index.items()):
+            return frozenset()
+        found: set[str] = set()
+        todo = [""]
+        while todo:
+            path = todo.pop()
+            for entry in lower.children(path):
+                below = _join(path, entry.name)
+                if entry.kind is FileKind.DIRECTORY:
+                    todo.append(below)
+                elif entry.links and path not in found and self._indexed(below):
+                    found |= {path, *(path[:end] for end in _ends(path)), ""}
+        return frozenset(found)
 
 
 class MergedTree:
@@ -291,7 +317,7 @@ def merged(spec: SandboxSpec, layer: FileTree, home: Path) -> FileTree:
         mounts = _rootless(layer, host, hidden)
         links = {entry.name: entry.target for entry in host.children("") if entry.kind is FileKind.SYMLINK}
     else:
-        shown = _Hidden(hidden)
+        shown = Hidden(hidden)
         mounts = {"": Overlay(layer, "upper", host, "host", index="work/index", hidden=shown)}
     workspace = layout.workspace.strip("/")
     if workspace:
@@ -304,12 +330,13 @@ def merged(spec: SandboxSpec, layer: FileTree, home: Path) -> FileTree:
             f"origin {spec.origin}",
             index="" if layout.rootless else "workspace/work/index",
             rootless=layout.rootless,
-            hidden=_Hidden(inside),
+            hidden=Hidden(inside),
+            small=True,
         )
     return MergedTree(mounts, links)
 
 
-class _Hidden:
+class Hidden:
     """Whether a path is hidden, or lies in what is."""
 
     def __init__(self, paths: Iterable[str]) -> None:
@@ -321,7 +348,7 @@ class _Hidden:
 
 def _rootless(layer: FileTree, host: LowerTree, hidden: Iterable[str]) -> dict[str, Overlay]:
     """The overlays of an ordinary user's sandbox: one for each directory at the top, others from the layer alone."""
-    shown = _Hidden(hidden)
+    shown = Hidden(hidden)
     mounts = {
         name: Overlay(layer, f"upper/{name}", host, "host", start=name, rootless=True, hidden=shown)
         for name in top_directories()
