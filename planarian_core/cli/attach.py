@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -54,6 +55,7 @@ def attach(
     if shell:
         from planarian_core.cli.shell import shell as type_into
 
+        sys.stdout.flush()  # what the shell's commands print goes past our buffer
         type_into(sandbox=chosen.id)
 
 
