@@ -27,6 +27,7 @@ _BATCH = 200
 _MOST = 20_000
 _NEWIPC = 0x08000000
 _SET_PIPE_SIZE, _PIPE_SIZE = 1031, 1032
+_GET_SEALS, _SEALS = 1034, 2 | 4 | 8  # shrink, grow, write
 _LARGEST_CONTENT = 64 * 1024
 _TERMINAL_MAJORS = frozenset({5, *range(136, 144)})
 _LINE_DISCIPLINE, _EXCLUSIVE = 0x5424, 0x80045440
@@ -91,7 +92,7 @@ def _states(pid: int, copies: dict[int, int], private_network: bool) -> list[byt
 def _state(copy: int, status: os.stat_result, ready: int, private_network: bool) -> str:
     kind = stat.S_IFMT(status.st_mode)
     if kind == stat.S_IFREG:
-        if status.st_nlink == 0:  # memfds too: what is mapped can be changed by whoever opens it through /proc
+        if status.st_nlink == 0 and not _sealed(copy):  # whoever opens it through /proc can write to it
             raise Doubt("a file without a name")
         return ""  # what has a name is the files' part
     if kind in (stat.S_IFDIR, stat.S_IFLNK):
@@ -111,6 +112,14 @@ def _state(copy: int, status: os.stat_result, ready: int, private_network: bool)
     if kind == stat.S_IFCHR and os.major(status.st_rdev) in _TERMINAL_MAJORS:
         return _terminal(copy)
     raise Doubt("a device")
+
+
+def _sealed(copy: int) -> bool:
+    """Whether it is a memory file that nobody can change any more."""
+    try:
+        return fcntl.fcntl(copy, _GET_SEALS) & _SEALS == _SEALS
+    except OSError:
+        return False
 
 
 def _content(pipe: int) -> str:

@@ -1,13 +1,16 @@
 """The host's side of a call: handing a command to the sandbox's init and following it to its end.
 
-All that the host opens inside it opens through :class:`Inside`; the output files are its own, and it believes nothing
-that it reads there. The pid that the child claims comes from the kernel and is checked to be in the sandbox.
+What passes between the two lies in memory files (``memfd``), so that a call by itself leaves no trace in the layer, and
+an image of the processes can be taken while it runs. The host believes nothing that it reads there. All that it opens
+inside it opens through :class:`Inside`. The pid that the child claims comes from the kernel and is checked to be in the
+sandbox.
 """
 
 from __future__ import annotations
 
 import array
 import contextlib
+import fcntl
 import os
 import secrets
 import select
@@ -29,9 +32,12 @@ from planarian_sandbox.layout import CALLS, RUNTIME
 from planarian_sandbox.output import OutputFile
 from planarian_sandbox.request_listener import LISTENING
 
+LARGE = 1024 * 1024
+"""Bytes of input beyond which it lies in a file of the layer: memory files are part of every image."""
 HANDSHAKE = 20.0
 """Seconds within which the init has to answer."""
 _OOM_SCORE = b"300"
+_SEALS = fcntl.F_SEAL_WRITE | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_SEAL
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,7 @@ class Call:
     _made: str = ""
     _result: int = -1
     _calls: Inside | None = None
-    _names: list[str] = field(default_factory=list)
+    _input: str = ""
 
     def __enter__(self) -> Call:
         with tampering("The sandbox can't be reached"), Inside.of_init(self.live.init_pid) as root:
@@ -93,11 +99,11 @@ class Call:
                 os.rmdir(self._made)
             except OSError:  # background processes are in it; it goes when the sandbox stops
                 background = True
-        for name in self._names:
-            # A large input that is still open keeps its name: an image can't hold large nameless files.
-            if not (background and name.endswith(".stdin")):
-                with contextlib.suppress(OSError):
-                    calls.remove(name)
+        # A large input that is still open keeps its name: an image can't hold large nameless files.
+        if self._input and not background:
+            with contextlib.suppress(OSError):
+                calls.remove(self._input)
+                calls.settle()
         descriptors = [output.descriptor for output in self.outputs]
         for descriptor in (self._result, self.pidfd, *descriptors):
             if descriptor >= 0:
@@ -118,31 +124,28 @@ class Call:
         handed: list[int] = []
         try:
             if not frame.detach:
-                self._result = self._create("result")
+                self._result = _memory_file("result")
                 for name in ("stdout", "stderr"):
-                    self.outputs += (OutputFile(self._create(name), name, limit, sink),)
-                handed += [self._result, *(self._appending(output.name) for output in self.outputs)]
+                    self.outputs += (OutputFile(_memory_file(name), name, limit, sink),)
+                handed += [self._result, *(_appending(output.descriptor) for output in self.outputs)]
             if stdin:
-                handed.append(self._create("stdin", stdin))
+                handed.append(self._input_file(stdin))
             self._handshake(frame, encoded, handed)
         finally:
             for descriptor in handed:
                 if descriptor != self._result:
                     os.close(descriptor)
 
-    def _create(self, kind: str, content: bytes | None = None) -> int:
+    def _input_file(self, content: bytes) -> int:
+        """What the command reads."""
+        if len(content) <= LARGE:
+            return _memory_file("stdin", content)
         assert self._calls is not None
-        name = f"{self.id}.{kind}"
+        name = f"{self.id}.stdin"
         with tampering("The files of a call can't be made"):
             descriptor = self._calls.create(name, 0o600, content)
-        self._names.append(name)
+        self._input = name
         return descriptor
-
-    def _appending(self, kind: str) -> int:
-        """A second description of an output file for the init to append to."""
-        assert self._calls is not None
-        with tampering("The files of a call can't be opened"):
-            return self._calls.append(f"{self.id}.{kind}")
 
     def _handshake(self, frame: Frame, encoded: bytes, handed: list[int]) -> None:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
@@ -327,6 +330,33 @@ class Call:
             time.sleep(0.0005)
 
 
+def _memory_file(name: str, content: bytes = b"") -> int:
+    """A new file in memory, open for reading and writing. With content nobody can change it any more."""
+    descriptor = -1
+    try:
+        descriptor = os.memfd_create(f"planarian-{name}", os.MFD_CLOEXEC | (os.MFD_ALLOW_SEALING if content else 0))
+        if content:
+            with open(descriptor, "wb", closefd=False) as file:
+                file.write(content)
+            os.lseek(descriptor, 0, os.SEEK_SET)
+            fcntl.fcntl(descriptor, fcntl.F_ADD_SEALS, _SEALS)
+    except OSError as error:
+        if descriptor >= 0:
+            os.close(descriptor)
+        raise SandboxError(
+            f"A call's files can't be made: {error}.",
+            code="sandbox-memory",
+            state="nothing was run",
+            remedy="free some memory, or raise the limit on open files (ulimit -n)",
+        ) from error
+    return descriptor
+
+
+def _appending(descriptor: int) -> int:
+    """A second description of a memory file, for the init to append to."""
+    return os.open(f"/proc/self/fd/{descriptor}", os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
+
+
 def forget_calls(init_pid: int) -> None:
     """Remove the files of calls that nobody follows any more; those of a running call can go too, being open."""
     with contextlib.suppress(OSError), Inside.of_init(init_pid) as root:
@@ -335,6 +365,7 @@ def forget_calls(init_pid: int) -> None:
                 for name in list(directory.names(10_000)):
                     if name != "agent.sock" and not name.endswith(".stdin"):
                         directory.remove(name)
+                directory.settle()
 
 
 class DetachFailed(Exception):

@@ -165,6 +165,7 @@ def _answers(live: LiveSandbox) -> bool:
                 connection.settimeout(1)
                 if stat.S_ISSOCK(os.fstat(descriptor).st_mode):
                     connection.connect(f"/proc/self/fd/{descriptor}")
+                    calls.settle()
                     return True
             finally:
                 os.close(descriptor)

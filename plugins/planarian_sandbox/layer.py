@@ -154,6 +154,7 @@ def install_runtime(spec: SandboxSpec) -> None:
         for directory in (calls, requests, listening):
             for name in list(directory.names(100_000)):
                 directory.remove(name)
+            directory.settle()
         if os.geteuid() == 0:
             # A sandbox that moved its /run away left a whiteout there: what was just made in its stead must hide the
             # host's /run as well.

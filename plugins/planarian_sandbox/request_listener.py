@@ -70,6 +70,8 @@ class RequestListener:
     def __exit__(self, *_: object) -> None:
         with self._stack, contextlib.suppress(OSError):
             self._listening.remove(self._call_id)
+            self._listening.settle()
+            self._requests.settle()
 
     def _announce(self) -> int:
         """Make this call's file and lock it; again where another call just looked at it, or a process inside was
@@ -175,6 +177,7 @@ def forget_abandoned_calls(place: Inside, calls: set[str]) -> None:
         for name in calls:
             with contextlib.suppress(OSError):
                 listening.remove(name)
+        listening.settle()
 
 
 def _unlocked(listening: Inside) -> Iterator[str]:

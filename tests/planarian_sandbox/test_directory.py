@@ -17,9 +17,10 @@ import pytest
 
 from planarian_core.codec import encode
 from planarian_core.errors import SandboxError
-from planarian_core.interfaces import SandboxBackend
+from planarian_core.interfaces import Layer, SandboxBackend
 from planarian_core.model import Command, SandboxSpec, new_id
 from planarian_core.testing.sandbox import Sandbox, SandboxConformance, running, unique_seconds, until
+from planarian_filesystem.copy import CopyBackend
 from planarian_sandbox.cgroups import Hierarchies
 from planarian_sandbox.directory import DirectoryBackend
 
@@ -88,6 +89,15 @@ class TestDirectory(SandboxConformance):
     @pytest.fixture
     def spec(self, home: Path, workspace: Path) -> SandboxSpec:
         return SandboxSpec(new_id("sb"), str(workspace), str(workspace), str(home), "directory")
+
+    def test_a_call_leaves_no_trace_in_the_workspace(self, sandbox: Sandbox) -> None:
+        layer, files = Layer(Path(sandbox.spec.layer), sandbox.spec.exclude), CopyBackend(Path(sandbox.spec.home))
+        before = files.capture(layer, new_id("sp")).reference
+        sandbox.run("cat", "hello.txt")
+        sandbox.command(Command(("cat",), stdin=b"some"))
+        assert files.capture(layer, new_id("sp")).reference == before
+        sandbox.shell("echo trace >trace")
+        assert files.capture(layer, new_id("sp")).reference != before
 
     def test_clear_env_leaves_only_what_was_given(self, sandbox: Sandbox) -> None:
         """And the marks that tell to which sandbox a process belongs."""

@@ -586,7 +586,10 @@ def test_no_descriptor_leads_outside(sandbox: Sandbox, tmp_path: Path) -> None:
 
 
 def _descriptors_outside(sandbox: Sandbox) -> list[str]:
-    """Descriptors of its tasks whose mount is none of the sandbox's, and sockets or pipes that the host has too."""
+    """Descriptors of its tasks whose mount is none of the sandbox's, and sockets or pipes that the host has too.
+
+    A call's own memory files are the two sides' by design: they lead nowhere.
+    """
     init = sandbox.live.init_pid
     mounts = {line.split()[0] for line in Path(f"/proc/{init}/mountinfo").read_text().splitlines()}
     ours = {os.readlink(f"/proc/self/fd/{name}") for name in os.listdir("/proc/self/fd") if _is_link(name)}
@@ -600,6 +603,8 @@ def _descriptors_outside(sandbox: Sandbox) -> list[str]:
                 continue
             mount = next(line.split()[1] for line in info.splitlines() if line.startswith("mnt_id:"))
             nameless = target.startswith(("pipe:", "socket:", "anon_inode:"))
+            if target.startswith("/memfd:planarian-"):
+                continue
             if (nameless and target in ours and not target.startswith("anon_inode:")) or (
                 not nameless and mount not in mounts
             ):
@@ -695,18 +700,23 @@ def test_files_of_a_call_replaced_by_links(sandbox: Sandbox, visible: Path) -> N
     victim = visible / "victim"
     victim.write_text("before")
     os.chmod(victim, 0o666)  # noqa: S103  # it must not be a permission that saves it
-    attack = f"""cd /run/planarian/calls; for f in *.result *.stdout *.stderr; do
-    rm -f $f; ln -s {victim} $f; done; echo out; exit 5"""
-    result = sandbox.shell(attack)
+    attack = f"cd /run/planarian/calls; for f in *.stdin; do rm $f && ln -s {victim} $f; done; echo out; exit 5"
+    large = bytes(channel.LARGE + 1)
+    result = sandbox.command(Command(("sh", "-c", attack), stdin=large, timeout=60))
     assert (result.exit_code, result.stdout) == (5, "out\n")
     assert victim.read_text() == "before"
-    fifo = "cd /run/planarian/calls; for f in *.result *.stdout; do rm -f $f; mkfifo $f; done; echo out; exit 6"
-    result = sandbox.shell(fifo)
+    attack = "cd /run/planarian/calls; for f in *.stdin; do rm $f && mkdir $f; done; echo out; exit 6"
+    result = sandbox.command(Command(("sh", "-c", attack), stdin=large, timeout=60))
     assert (result.exit_code, result.stdout) == (6, "out\n")
 
 
+def held_by_init(kind: str, attack: str) -> str:
+    """Shell text that does something to ``$f``, a memory file of the call, by the init's descriptor of it."""
+    return f"for f in /proc/1/fd/*; do case $(readlink $f) in */memfd:planarian-{kind}*) {attack};; esac; done"
+
+
 def test_a_huge_hole_as_output(sandbox: Sandbox) -> None:
-    attack = "cd /run/planarian/calls; truncate -s 4T *.stdout || truncate -s 1T *.stdout && echo grown >&2"
+    attack = held_by_init("stdout", "truncate -s 4T $f && echo grown >&2")
     result = sandbox.command(Command(("sh", "-c", attack), output_limit=1000, timeout=60))
     assert "grown" in result.stderr
     assert result.truncated
@@ -714,7 +724,7 @@ def test_a_huge_hole_as_output(sandbox: Sandbox) -> None:
 
 
 def test_a_nonsense_result(sandbox: Sandbox) -> None:
-    attack = "cd /run/planarian/calls; for f in *.result; do echo '-1 whole; rm -rf /' >$f; done; sleep 0.1"
+    attack = held_by_init("result", "echo '-1 whole; rm -rf /' >$f") + "; sleep 0.1"
     with pytest.raises(SandboxError):
         sandbox.shell(attack)
     assert sandbox.shell("echo fine").stdout == "fine\n"
