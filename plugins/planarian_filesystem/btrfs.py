@@ -54,6 +54,7 @@ class BtrfsBackend:
         self._pool = Pool(home)
         self._flusher = _Flusher()
         self._probed: Availability | None = None
+        self._layers = Path()
 
     def probe(self) -> Availability:
         """Whether snapshots can be made and removed here: really tries, once per backend that found it so."""
@@ -146,44 +147,58 @@ class BtrfsBackend:
             except BaseException:
                 subvolumes.remove(base, staged)
                 raise
-        return StagedSubvolume(self._pool.ready(), name, staged, f"{STATEPOINTS}/{artefact.reference}", drop)
+        return StagedSubvolume(self._layers, name, staged, f"{STATEPOINTS}/{artefact.reference}", drop)
 
     # --- giving up
 
     def discard(self, statepoint_id: str) -> None:
         _checked(statepoint_id)
-        with restore_errors("nothing was removed"), self._base() as base, _folder(base, STATEPOINTS) as kept:
-            subvolumes.remove(kept, statepoint_id)
+        if self._pool.kind:
+            with restore_errors("nothing was removed"), self._base() as base, _folder(base, STATEPOINTS) as kept:
+                subvolumes.remove(kept, statepoint_id)
 
     def destroy(self, layer: Layer) -> None:
+        """Where its pool isn't there any more, all that was in it is gone already."""
+        if not self._holds(layer):
+            return
         with restore_errors("nothing was removed"), self._parent(layer) as base:
             _clear(base, layer.path.name)
             drop(base, layer.path.name)
 
     def forget(self, layer: Layer) -> None:
+        if not self._holds(layer):
+            return
         with restore_errors("nothing was removed"), self._parent(layer) as base:
             _clear(base, layer.path.name)
 
     # --- where things are
 
+    def _holds(self, layer: Layer) -> bool:
+        """Whether there can be anything of a layer: its pool may have been given up, and another one made."""
+        return self._pool.kind != "" and (os.path.lexists(layer.path) or layer.path.parent == self._pool.ready())
+
     @contextlib.contextmanager
     def _base(self) -> Iterator[int]:
-        fd = os.open(self._pool.ready(), _DIRECTORY)
+        """The directory of all layers."""
+        layers = self._pool.ready()
+        fd = os.open(layers, _DIRECTORY)
         try:
-            for name in (STATEPOINTS, ORIGINS):
-                with contextlib.suppress(FileExistsError):
-                    os.mkdir(name, 0o700, dir_fd=fd)
+            if layers != self._layers:
+                for name in (STATEPOINTS, ORIGINS):
+                    with contextlib.suppress(FileExistsError):
+                        os.mkdir(name, 0o700, dir_fd=fd)
+                self._layers = layers
             yield fd
         finally:
             os.close(fd)
 
     @contextlib.contextmanager
     def _parent(self, layer: Layer) -> Iterator[int]:
-        """The directory of all layers; BackendUnavailable for a layer that isn't in it."""
+        """The directory of all layers, for one of them; BackendUnavailable for one that isn't in it."""
         with self._base() as base:
-            if layer.path.parent != self._pool.ready() or not _NAME.fullmatch(layer.path.name):
+            if layer.path.parent != self._layers or not _NAME.fullmatch(layer.path.name):
                 raise BackendUnavailable(
-                    f"The layer {layer.path} isn't in the pool of this home ({self._pool.ready()}).",
+                    f"The layer {layer.path} isn't in the pool of this home ({self._layers}).",
                     state="nothing was changed",
                     remedy="planarian pool status; if its pool is gone for good: planarian rm the sandbox",
                 )
@@ -193,7 +208,7 @@ class BtrfsBackend:
     def _artefact(self, artefact: Artefact) -> Iterator[int]:
         """The snapshot of an artefact; RestoreError when it is missing or another one."""
         with self._base() as base, _folder(base, STATEPOINTS) as kept:
-            where = self._pool.ready() / STATEPOINTS
+            where = self._layers / STATEPOINTS
             if not _NAME.fullmatch(artefact.reference):
                 raise gone(artefact.reference, where, "has no proper name")
             with contextlib.ExitStack() as stack:
@@ -296,10 +311,16 @@ def _origin(base: int, uuid: str) -> Lineage:
 
 
 def _remember(base: int, uuid: str, artefact: Artefact) -> None:
+    """Note a new layer's lineage. Without it the identities of its files say less; a full pool is no reason to fail."""
     lineage = btrfs_proof.lineage_of(artefact.details.get("lineage"))
-    fd = os.open(f"{ORIGINS}/{uuid}", os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=base)
-    with open(fd, "w", encoding="ascii") as file:
-        json.dump([list(pair) for pair in lineage], file)
+    path = f"{ORIGINS}/{uuid}"
+    try:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=base)
+        with open(fd, "w", encoding="ascii") as file:
+            json.dump([list(pair) for pair in lineage], file)
+    except OSError:
+        with contextlib.suppress(OSError):
+            os.unlink(path, dir_fd=base)
 
 
 def _try_all(base: int) -> None:
@@ -311,8 +332,22 @@ def _try_all(base: int) -> None:
             os.mkdir("something", dir_fd=fd)
             btrfs_ioctl.snapshot(fd, base, f"{name}-kept", read_only=True)
     finally:
-        for made in (f"{name}-kept", name):
-            subvolumes.remove(base, made)
+        with contextlib.ExitStack() as removals:  # both, and the first error
+            for made in (name, f"{name}-kept"):
+                removals.callback(_remove_trial, base, made)
+
+
+def _remove_trial(base: int, name: str) -> None:
+    """Where subvolumes may not be removed, an emptied one may, as a directory; the error is the finding."""
+    try:
+        subvolumes.remove(base, name)
+    except PermissionError:
+        with subvolumes.opened(base, name) as fd:
+            btrfs_ioctl.set_read_only(fd, False)
+            with contextlib.suppress(FileNotFoundError):
+                os.rmdir("something", dir_fd=fd)
+        os.rmdir(name, dir_fd=base)
+        raise
 
 
 def _why_not(error: OSError) -> tuple[str, str]:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from planarian_core.directory_tree import DirectoryTree
+from planarian_core.errors import RestoreError
 from planarian_core.file_tree import FileEntry, FileKind
 from planarian_filesystem import btrfs_ioctl
 
@@ -24,36 +25,56 @@ _ATTRIBUTE = struct.Struct("<HH")
 _LONGEST = 4 * 1024 * 1024
 _PATH, _PATH_TO = 15, 16
 _SUBVOL, _SNAPSHOT, _RENAME, _UTIMES, _END = 1, 2, 9, 20, 21
-_ORPHAN = re.compile(rb"o\d+-\d+-\d+")
+_PASSING = re.compile(rb"o\d+-\d+-\d+")
 
 
 class _Names:
-    """The names that a stream touches, under those that they have in the end or had in the beginning.
+    """The names that a stream touches, under those that they have in the end or, of what is removed, in the beginning.
 
-    A stream makes new files, and puts away what is in the way, under passing names in the top directory (``o257-9-0``).
+    A stream makes new files, and puts away what goes, under passing names in the top directory (``o257-9-0``). A
+    directory that is moved is told by its two names, not by all that is in it.
     """
 
     def __init__(self) -> None:
         self.changed: dict[bytes, None] = {}
         self.times: dict[bytes, None] = {}
         self._passing: dict[bytes, dict[bytes, None]] = {}
+        self._before: dict[bytes, bytes] = {}
 
     def touch(self, path: bytes, *, only_times: bool = False) -> None:
         head, _, rest = path.partition(b"/")
-        if _ORPHAN.fullmatch(head):
+        if _PASSING.fullmatch(head):
             self._passing.setdefault(head, {})[rest] = None
         elif only_times:
             self.times[path] = None
         else:
             self.changed[path] = None
 
-    def rename(self, before: bytes, after: bytes) -> None:
-        below = self._passing.pop(before, {})
-        self.touch(before)
-        self._passing.pop(before, None)
-        self.touch(after)
-        for rest in below:
-            self.touch(after + b"/" + rest if rest else after)
+    def rename(self, old: bytes, new: bytes) -> None:
+        below = self._passing.pop(old, {})
+        if _PASSING.fullmatch(new):
+            self._before[new] = self._begun_as(old)
+            self._passing.setdefault(new, {}).update(below)
+        else:
+            below[b""] = None
+            for rest in below:
+                self.touch(_join(new, rest))
+        if not _PASSING.fullmatch(old):
+            self.touch(old)
+
+    def end(self) -> None:
+        """What still has a passing name was removed under it."""
+        for head, below in self._passing.items():
+            if head in self._before:
+                self.changed.update(dict.fromkeys(_join(self._before[head], rest) for rest in below))
+
+    def _begun_as(self, path: bytes) -> bytes:
+        head, _, rest = path.partition(b"/")
+        return _join(self._before[head], rest) if head in self._before else path
+
+
+def _join(path: bytes, rest: bytes) -> bytes:
+    return path + b"/" + rest if rest else path
 
 
 def changes(before: int, after: int) -> tuple[tuple[str, ...], int]:
@@ -65,8 +86,9 @@ def changes(before: int, after: int) -> tuple[tuple[str, ...], int]:
     try:
         names = _sent(before, after)
     except PermissionError:
-        found = sorted(_walked(before, after))
+        found = sorted(walked(before, after))
         return tuple(found[:MOST_PATHS]), len(found)
+    names.end()
     times = [path for path in names.times if path not in names.changed]
     with DirectoryTree(after) as tree:
         for path in times:
@@ -136,13 +158,13 @@ def _attributes(body: bytes) -> Iterator[tuple[int, bytes]]:
         at += length
 
 
-def _walked(before: int, after: int) -> Iterator[str]:
+def walked(before: int, after: int) -> Iterator[str]:
+    """The paths that differ, by looking at all; of files by size and time."""
     with DirectoryTree(before) as old, DirectoryTree(after) as new:
         todo = [""]
         while todo:
             path = todo.pop()
-            here = {entry.name: entry for entry in old.children(path)}
-            there = {entry.name: entry for entry in new.children(path)}
+            here, there = _listed(old, path), _listed(new, path)
             for name in here.keys() | there.keys():
                 below = f"{path}/{name}" if path else name
                 one, other = here.get(name), there.get(name)
@@ -150,6 +172,13 @@ def _walked(before: int, after: int) -> Iterator[str]:
                     yield below
                 if FileKind.DIRECTORY in (one and one.kind, other and other.kind):
                     todo.append(below)
+
+
+def _listed(tree: DirectoryTree, path: str) -> dict[str, FileEntry]:
+    try:
+        return {entry.name: entry for entry in tree.children(path)}
+    except RestoreError:  # closed to this user: nothing can be told of what is in it
+        return {}
 
 
 def _same(one: FileEntry, other: FileEntry) -> bool:

@@ -6,7 +6,6 @@ Each function is one system call (or two) on a descriptor that the caller opened
 
 from __future__ import annotations
 
-import ctypes
 import errno
 import fcntl
 import os
@@ -14,7 +13,6 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-MAGIC = 0x9123683E
 FIRST_INODE = 256
 """The inode number of every subvolume's top directory, and the smallest of any file."""
 READ_ONLY = 2
@@ -91,19 +89,15 @@ class Space:
     used: int
 
 
-def is_btrfs(fd: int) -> bool:
-    """Whether an open file lies on btrfs."""
-    buffer = ctypes.create_string_buffer(256)
-    if ctypes.CDLL(None, use_errno=True).fstatfs(fd, buffer) != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
-    return int(struct.unpack_from("@l", buffer.raw)[0]) & 0xFFFF_FFFF == MAGIC
-
-
 def filesystem_id(fd: int) -> str:
-    """The UUID of the file system, in hexadecimal."""
+    """The UUID of the btrfs that an open file lies on, in hexadecimal; empty when that is another file system."""
     answer = bytearray(1024)
-    fcntl.ioctl(fd, _FS_INFO, answer)
+    try:
+        fcntl.ioctl(fd, _FS_INFO, answer)
+    except OSError as error:
+        if error.errno in (errno.ENOTTY, errno.EOPNOTSUPP, errno.EINVAL):
+            return ""
+        raise
     return answer[16:32].hex()
 
 

@@ -13,6 +13,7 @@ from planarian_filesystem.descent import WRITE, Descent
 
 _OPEN = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _EXCHANGE = 2
+_LIBC = ctypes.CDLL(None, use_errno=True)
 _DEEPEST = 64
 
 
@@ -21,7 +22,7 @@ def opened(directory: int, name: str) -> Iterator[int]:
     """The top directory of the subvolume ``name``; FileNotFoundError when that is no subvolume."""
     fd = os.open(name, _OPEN, dir_fd=directory)
     try:
-        if os.fstat(fd).st_ino != btrfs_ioctl.FIRST_INODE or not btrfs_ioctl.is_btrfs(fd):
+        if os.fstat(fd).st_ino != btrfs_ioctl.FIRST_INODE:
             raise FileNotFoundError(errno.ENOENT, "not a subvolume", name)
         yield fd
     finally:
@@ -30,8 +31,7 @@ def opened(directory: int, name: str) -> Iterator[int]:
 
 def exchange(directory: int, one: str, other: str) -> None:
     """Give two names in a directory each other's content, in one step."""
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.renameat2(directory, os.fsencode(one), directory, os.fsencode(other), _EXCHANGE) != 0:
+    if _LIBC.renameat2(directory, os.fsencode(one), directory, os.fsencode(other), _EXCHANGE) != 0:
         number = ctypes.get_errno()
         raise OSError(number, os.strerror(number), one)
 

@@ -200,7 +200,7 @@ class Pool:
         except OSError:
             return ""
         try:
-            return btrfs_ioctl.filesystem_id(fd) if btrfs_ioctl.is_btrfs(fd) else ""
+            return btrfs_ioctl.filesystem_id(fd)
         except OSError:
             return ""
         finally:
