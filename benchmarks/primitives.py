@@ -79,12 +79,11 @@ def measure(folder: Path, sizes: Sizes, say: Say) -> list[Measurement]:
         with pairs(planarian, folder / "bulk", best) as made:
             say(f"{sizes.bulk} MiB of files, 1 % of it changed")
             found += bulk(planarian, made, sizes)
-        for combination in best:
-            with pairs(planarian, folder / "day", [combination]) as made:
-                constant = planarian.plugins.filesystem(combination.filesystem).capabilities.constant_time
-                snapshots = sizes.snapshots if constant else sizes.snapshots // 20
-                say(f"{combination}: {snapshots} snapshots of {sizes.files} files")
-                found += day(planarian, made[0], snapshots, sizes.files)
+        constant = {c: planarian.plugins.filesystem(c.filesystem).capabilities.constant_time for c in best}
+    for combination in best:
+        snapshots = sizes.snapshots if constant[combination] else sizes.snapshots // 20
+        say(f"{combination}: {snapshots} snapshots of {sizes.files} files")
+        found += day(folder / "day", combination, snapshots, sizes.files, sizes.pool, say)
     return found
 
 
