@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -16,9 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from planarian_core.errors import BackendUnavailable, PlanarianError, RestoreError, SandboxError
+from planarian_core.errors import BackendUnavailable, CaptureError, PlanarianError, RestoreError, SandboxError
 from planarian_core.interfaces import (
     ProcessBackend,
+    ProvesStillness,
     RestoresTree,
     RunningSandbox,
     SandboxBackend,
@@ -277,6 +279,36 @@ class ProcessConformance:
         assert not list(taken.images.iterdir())
         subject.backend.discard(taken.images / "never")
 
+    # --- ProvesStillness ----------------------------------------------------------------------------------------
+
+    def test_what_runs_is_not_still(self, subject: Subject) -> None:
+        backend, artefact = subject.backend, subject.take().artefact
+        if not isinstance(backend, ProvesStillness) or artefact is None:
+            pytest.skip(f"{backend.name} gives no proof of stillness")
+        assert not backend.still(subject.running, artefact)
+
+    def test_what_waits_is_still_until_it_runs(self, subject: Subject) -> None:
+        backend = subject.backend
+        init = subject.live.init_pid
+        for pid in set(subject.running.tasks()) - {init}:
+            os.kill(pid, signal.SIGKILL)
+        assert eventually(lambda: not set(subject.running.tasks()) - {init})
+        subject.spawn("sleep", "1000")
+        (sleeper,) = set(subject.running.tasks()) - {init}
+        assert eventually(lambda: b"sleep" in Path(f"/proc/{sleeper}/cmdline").read_bytes())
+        time.sleep(0.2)
+        artefact = subject.take().artefact
+        if not isinstance(backend, ProvesStillness) or artefact is None:
+            pytest.skip(f"{backend.name} gives no proof of stillness")
+        assert backend.still(subject.running, artefact)
+        subject.run("true")
+        assert backend.still(subject.running, artefact)
+        os.kill(sleeper, signal.SIGSTOP)
+        assert eventually(lambda: not backend.still(subject.running, artefact))
+        os.kill(sleeper, signal.SIGCONT)
+        assert not backend.still(subject.running, artefact)
+        assert not backend.still(subject.running, replace(artefact, details={}))
+
     # --- capabilities.memory ------------------------------------------------------------------------------------
 
     @pytest.mark.usefixtures("needs_memory")
@@ -349,6 +381,8 @@ class ProcessConformance:
         copy = subject.fork(subject.take(), frozen=True)
         tasks = copy.running.tasks()
         assert tasks
+        with pytest.raises(CaptureError):
+            copy.take()
         copy.stop()
         assert not any(map(_lives, tasks))
         assert not copy.host.alive(copy.spec, copy.live)

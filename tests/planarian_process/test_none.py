@@ -168,6 +168,16 @@ def crowd(tmp_path: Path) -> Iterator[Crowd]:
     crowd.end()
 
 
+def test_nothing_runs_or_something_does(crowd: Crowd) -> None:
+    backend = NoneBackend(crowd.home)
+    assert backend.still(crowd.running, None)
+    process = crowd.begin(COUNT, "a")
+    assert not backend.still(crowd.running, None)
+    process.kill()
+    process.wait()
+    assert backend.still(crowd.running, None)
+
+
 def test_stands_still_and_goes_on(crowd: Crowd) -> None:
     crowd.begin(COUNT, "a")
     crowd.begin(COUNT, "b")
