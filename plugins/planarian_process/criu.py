@@ -28,6 +28,7 @@ from planarian_core.interfaces import (
 from planarian_core.model import Artefact, Domain, Gap, Network, ProcessInfo, SandboxSpec
 from planarian_process import criu_images, criu_memory
 from planarian_process.criu_engine import Dump, EngineFailure
+from planarian_process.criu_freezer import refuse_frozen
 from planarian_process.criu_inventory import add_network
 from planarian_process.criu_log import diagnose, log_gaps
 from planarian_process.criu_probe import Findings, Probe
@@ -99,6 +100,7 @@ class CriuBackend:
         """
         found = self._probe.findings()
         init = sandbox.live.init_pid
+        refuse_frozen(sandbox.live.cgroups)
         tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
         shape = _Shape.of(sandbox, tasks)
@@ -149,6 +151,7 @@ class CriuBackend:
                 if not size or "No space left on device" not in failure.log:
                     raise
                 wake(tasks)
+                criu_images.clear(images)
                 size = 0
 
     def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:

@@ -200,6 +200,8 @@ class _Restored:
             self._worker.settle()  # from here on it makes processes
         elif event == "setup-namespaces":
             self._init, self._init_handle = pid, os.pidfd_open(pid)
+            if not self._worker.settled:
+                raise OSError(errno.EPERM, "what is restored would be outside of its control groups")
             if self._private_network:
                 if shares_network(pid):
                     raise OSError(errno.EPERM, "what is restored would be in the host's network")

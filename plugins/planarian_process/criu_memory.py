@@ -30,7 +30,12 @@ def place(images: Path, size: int) -> Iterator[int]:
     """A descriptor on a directory for the image: in memory, of at most ``size`` bytes, or with 0 ``images`` itself.
     What is in memory is gone afterwards, also when we are killed.
     """
-    descriptor = memory_directory(size) if size else os.open(images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    descriptor = -1
+    if size:
+        with contextlib.suppress(OSError):  # Linux before 5.2: the disk serves as well, but slower
+            descriptor = memory_directory(size)
+    if descriptor < 0:
+        descriptor = os.open(images, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor
     finally:

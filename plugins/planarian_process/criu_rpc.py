@@ -108,7 +108,9 @@ class Worker:
     ) -> None:
         """``patience`` is how many seconds it has to end after we hung up."""
         self._cache = cache
+        self._around = around
         self._patience = patience
+        self.settled = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
         command = (binary, "--no-default-config", "swrk", str(theirs.fileno()))
@@ -134,7 +136,7 @@ class Worker:
         finally:
             theirs.close()
         self._handle = os.pidfd_open(self.process.pid)
-        self._moved = begin_in_thread(lambda: self._join(around.groups))
+        self._moved = begin_in_thread(self._join)
         try:
             entered.result()
         except BaseException:
@@ -159,13 +161,14 @@ class Worker:
             os.close(scratch)
             raise
 
+    def _join(self) -> None:
+        for group in self._around.groups:
+            self.move(group)
+
     def settle(self) -> None:
         """Wait until it is in its control groups: the kernel takes some milliseconds. Before it makes anything."""
         self._moved.result()
-
-    def _join(self, groups: Sequence[str]) -> None:
-        for group in groups:
-            self.move(group)
+        self.settled = True
 
     def move(self, group: str) -> None:
         """Put the worker, without what it has made, into a control group."""
@@ -177,7 +180,8 @@ class Worker:
     def __exit__(self, *unused: object) -> None:
         self.abandon()
         self._tidy()
-        self._cache.keep(self.scratch)
+        if not self._around.network_of:  # what it finds out there holds for that network only
+            self._cache.keep(self.scratch)
         os.close(self.scratch)
         os.close(self._handle)
 

@@ -87,6 +87,8 @@ def make(sandbox_id: str, limits: Limits) -> tuple[str, ...]:
             os.utime(path)
             _sweep(os.path.dirname(path))
             if name == "unified":
+                with contextlib.suppress(OSError):  # Linux before 5.2 has no freezer here
+                    thaw(path)  # one that a killed runtime left behind
                 _unified_limits(base, path, found.controllers, limits)
             else:
                 _write_limit(path, name, limits)

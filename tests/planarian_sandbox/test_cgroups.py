@@ -65,6 +65,13 @@ def test_old_empty_groups_are_swept_and_no_others(tops: list[Path]) -> None:
             process.kill()
 
 
+def test_a_stale_group_that_is_used_again_is_not_frozen(tops: list[Path]) -> None:
+    (group, *_) = cgroups.make("sb-again", Limits())
+    Path(group, "cgroup.freeze").write_text("1")
+    cgroups.make("sb-again", Limits())
+    assert Path(group, "cgroup.freeze").read_text() == "0\n"
+
+
 def test_a_stale_group_that_is_used_again_is_not_swept(tops: list[Path]) -> None:
     made = cgroups.make("sb-again", Limits())
     age(*made)
