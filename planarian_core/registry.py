@@ -1,7 +1,6 @@
 """The statepoint registry: SQLite in the home (paper, section 6.2). Its commit is the last step of every operation.
 
-WAL with ``synchronous=FULL``: a row that a caller has seen committed survives a power cut. Any number of processes may
-open one home. Records are the model's values as JSON; columns hold only what is searched for.
+Records are the model's values as JSON; columns hold only what is searched for.
 """
 
 from __future__ import annotations
@@ -9,15 +8,14 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-import threading
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any
 
-from planarian_core.codec import decode, encode
-from planarian_core.errors import LineageError, RegistryCorrupt
+from planarian_core.codec import decode
+from planarian_core.database import Database, RecordTable, to_json
+from planarian_core.errors import LineageError
 from planarian_core.model import (
     Application,
     Branch,
@@ -33,11 +31,6 @@ from planarian_core.model import (
     Status,
     utc_now,
 )
-from planarian_core.registry_schema import SCHEMA_VERSION, migrate
-
-_BUSY_SECONDS = 60
-_RESERVE = 8 * 1024 * 1024
-_ROOM = 1024 * 1024
 
 
 @dataclass(frozen=True)
@@ -60,158 +53,15 @@ class Operation:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
-T = TypeVar("T")
-
-
-class RecordTable(Generic[T]):
-    """Values by key in one of the registry's small tables; each call is one durable change."""
-
-    def __init__(self, registry: Registry, name: str, kind: type[T]) -> None:
-        self._registry = registry
-        self._name = name
-        self._kind = kind
-
-    def put(self, key: str, value: T, connection: sqlite3.Connection | None = None) -> None:
-        """Add or replace; within the caller's transaction where ``connection`` is given."""
-        statement = f"INSERT OR REPLACE INTO {self._name} (id, record) VALUES (?, ?)"  # noqa: S608  # a constant
-        self._change(statement, (key, _json(value)), connection)
-
-    def remove(self, key: str, connection: sqlite3.Connection | None = None) -> None:
-        """Idempotent."""
-        self._change(f"DELETE FROM {self._name} WHERE id = ?", (key,), connection)  # noqa: S608  # a constant
-
-    def get(self, key: str) -> T | None:
-        found = self._registry.records(f"SELECT record FROM {self._name} WHERE id = ?", key)  # noqa: S608  # a constant
-        return decode(self._kind, found[0]) if found else None
-
-    def all(self) -> dict[str, T]:
-        """All values, in the order in which their keys were first put."""
-        found = self._registry.rows(f"SELECT id, record FROM {self._name} ORDER BY rowid")  # noqa: S608  # a constant
-        return {key: decode(self._kind, json.loads(record)) for key, record in found}
-
-    def _change(self, statement: str, arguments: tuple[str, ...], connection: sqlite3.Connection | None) -> None:
-        if connection is not None:
-            connection.execute(statement, arguments)
-            return
-        with self._registry.transaction() as own:
-            own.execute(statement, arguments)
-
-
-class Registry:
-    """Statepoints, branches, evidence and the operation journal of one home. Safe to share between threads.
-
-    Raises:
-        RegistryCorrupt: the file is no registry (``registry-corrupt``), is from a newer version (``registry-newer``),
-            or can't be written (``registry-unwritable``).
-    """
+class Registry(Database):
+    """Statepoints, branches, evidence and the operation journal of one home."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
-        self._guard = threading.Lock()
-        self._reserve = path.with_name("reserve")
+        super().__init__(path)
         self.holds = RecordTable(self, "holds", Hold)
         self.drills = RecordTable(self, "drills", Drill)
         self.standbys = RecordTable(self, "standbys", Standby)
         self.applications = RecordTable(self, "applications", Application)
-        with self._translated():
-            self._prepare()
-            self._keep_reserve()
-
-    # --- a full disk ---
-
-    def _keep_reserve(self) -> None:
-        """Hold some space back, so that a sandbox that fills the disk can't keep us from taking it away again."""
-        size = min(_RESERVE, self._free() // 8)
-        if size > _ROOM and not self._reserve.exists():
-            with suppress(OSError), open(self._reserve, "xb") as file:
-                file.write(bytes(size))
-                os.fsync(file.fileno())
-
-    def _free(self) -> int:
-        status = os.statvfs(self.path.parent)
-        return status.f_bavail * status.f_frsize
-
-    def _make_room(self) -> None:
-        """Give the reserve up where the registry itself would have no room left."""
-        if self._free() < _ROOM:
-            self._reserve.unlink(missing_ok=True)
-
-    def close(self) -> None:
-        """Close every thread's connection."""
-        with self._guard:
-            for connection in self._connections:
-                connection.close()
-            self._connections.clear()
-        self._local = threading.local()
-
-    # --- connections ---
-
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
-            self._make_room()
-            connection = sqlite3.connect(
-                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
-            )
-            connection.execute("PRAGMA synchronous=FULL")
-            self._local.connection = connection
-            with self._guard:
-                self._connections.append(connection)
-        return connection
-
-    def _prepare(self) -> None:
-        connection = self._connection()
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version < SCHEMA_VERSION:
-            migrate(connection)
-        elif version > SCHEMA_VERSION:
-            raise RegistryCorrupt(
-                f"the registry {self.path} was written by a newer Planarian (format {version}, this one knows "
-                f"{SCHEMA_VERSION})",
-                code="registry-newer",
-                state="nothing was changed",
-                remedy="upgrade planarian, or use another home (PLANARIAN_HOME)",
-            )
-
-    @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            code, remedy = "registry-corrupt", "restore the file from a backup, or use another home (PLANARIAN_HOME)"
-            text = str(error)
-            if isinstance(error, sqlite3.OperationalError):
-                code = "registry-unwritable"
-                remedy = "check that the home is writable and has free space (df, ls -ld), then try again"
-            raise RegistryCorrupt(f"the registry {self.path}: {text}", code=code, remedy=remedy) from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise RegistryCorrupt(f"a record in the registry {self.path} can't be read: {error}") from error
-
-    @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One atomic, durable change."""
-        with self._translated():
-            connection = self._connection()
-            self._make_room()
-            connection.execute("BEGIN IMMEDIATE")
-            try:
-                yield connection
-                connection.execute("COMMIT")
-            except BaseException:
-                if connection.in_transaction:
-                    connection.execute("ROLLBACK")
-                raise
-
-    def records(self, query: str, *arguments: Any) -> list[Any]:
-        """The first column of each row, as plain data."""
-        with self._translated():
-            return [json.loads(row[0]) for row in self._connection().execute(query, arguments)]
-
-    def rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        with self._translated():
-            return self._connection().execute(query, arguments).fetchall()
 
     # --- sandboxes and branches ---
 
@@ -229,11 +79,11 @@ class Registry:
             if taken is not None:
                 self.standbys.remove(taken.id, connection)
             connection.execute(
-                "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, _json(record))
+                "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, to_json(record))
             )
             connection.execute(
                 "INSERT INTO branches (id, sandbox_id, record) VALUES (?, ?, ?)",
-                (branch.id, record.id, _json(branch)),
+                (branch.id, record.id, to_json(branch)),
             )
 
     def adopt(
@@ -247,13 +97,14 @@ class Registry:
         """The commit point of an import: a sandbox with all its statepoints, the oldest first, and their outcomes."""
         with self.transaction() as connection:
             connection.execute(
-                "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, _json(record))
+                "INSERT INTO sandboxes (id, name, record) VALUES (?, ?, ?)", (record.id, record.name, to_json(record))
             )
             connection.execute(
-                "INSERT INTO branches (id, sandbox_id, record) VALUES (?, ?, ?)", (branch.id, record.id, _json(branch))
+                "INSERT INTO branches (id, sandbox_id, record) VALUES (?, ?, ?)",
+                (branch.id, record.id, to_json(branch)),
             )
             for gap in fences:
-                connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (record.id, _json(gap)))
+                connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (record.id, to_json(gap)))
             for evidence in lineage:
                 _insert_evidence(connection, evidence)
             connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
@@ -288,7 +139,7 @@ class Registry:
     def fence(self, sandbox_id: str, gap: Gap) -> None:
         """Bar a fork from a remote service; ``gap.subject`` is the service."""
         with self.transaction() as connection:
-            connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (sandbox_id, _json(gap)))
+            connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (sandbox_id, to_json(gap)))
 
     def fences(self, sandbox_id: str) -> list[Gap]:
         return [decode(Gap, r) for r in self.records("SELECT record FROM fences WHERE sandbox_id = ?", sandbox_id)]
@@ -304,7 +155,7 @@ class Registry:
                 _begin(connection, operation)
             connection.execute(
                 "INSERT INTO statepoints (id, sandbox_id, status, record) VALUES (?, ?, ?, ?)",
-                (statepoint.id, statepoint.sandbox_id, statepoint.status.value, _json(statepoint)),
+                (statepoint.id, statepoint.sandbox_id, statepoint.status.value, to_json(statepoint)),
             )
             if statepoint.status is Status.COMMITTED:
                 _move_head(connection, statepoint.sandbox_id, statepoint.id)
@@ -418,7 +269,7 @@ class Registry:
         with self.transaction() as connection:
             connection.execute(
                 "INSERT INTO outcomes (id, statepoint_id, record) VALUES (?, ?, ?)",
-                (outcome.id, outcome.statepoint_id, _json(outcome)),
+                (outcome.id, outcome.statepoint_id, to_json(outcome)),
             )
 
     def outcomes(self, statepoint_id: str) -> tuple[Outcome, ...]:
@@ -437,7 +288,7 @@ class Registry:
         """Record that ``phase`` is done; what follows may be repeated after a crash."""
         operation = replace(operation, phase=phase, **changes)
         with self.transaction() as connection:
-            connection.execute("UPDATE operations SET record = ? WHERE id = ?", (_json(operation), operation.id))
+            connection.execute("UPDATE operations SET record = ? WHERE id = ?", (to_json(operation), operation.id))
         return operation
 
     def end(
@@ -491,14 +342,10 @@ class Registry:
                 connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
 
 
-def _json(value: Any) -> str:
-    return json.dumps(encode(value), ensure_ascii=True)
-
-
 def _begin(connection: sqlite3.Connection, operation: Operation) -> None:
     connection.execute(
         "INSERT INTO operations (id, sandbox_id, record) VALUES (?, ?, ?)",
-        (operation.id, operation.sandbox_id, _json(operation)),
+        (operation.id, operation.sandbox_id, to_json(operation)),
     )
 
 
@@ -506,27 +353,27 @@ def _insert_evidence(connection: sqlite3.Connection, evidence: Evidence) -> None
     statepoint = evidence.statepoint
     connection.execute(
         "INSERT INTO statepoints (id, sandbox_id, status, record) VALUES (?, ?, ?, ?)",
-        (statepoint.id, statepoint.sandbox_id, statepoint.status.value, _json(statepoint)),
+        (statepoint.id, statepoint.sandbox_id, statepoint.status.value, to_json(statepoint)),
     )
     for outcome in evidence.outcomes:
         connection.execute(
             "INSERT INTO outcomes (id, statepoint_id, record) VALUES (?, ?, ?)",
-            (outcome.id, outcome.statepoint_id, _json(outcome)),
+            (outcome.id, outcome.statepoint_id, to_json(outcome)),
         )
 
 
 def _put_sandbox(connection: sqlite3.Connection, record: SandboxRecord) -> None:
-    connection.execute("UPDATE sandboxes SET record = ? WHERE id = ?", (_json(record), record.id))
+    connection.execute("UPDATE sandboxes SET record = ? WHERE id = ?", (to_json(record), record.id))
 
 
 def _put_statepoint(connection: sqlite3.Connection, statepoint: Statepoint) -> None:
     connection.execute(
         "UPDATE statepoints SET status = ?, record = ? WHERE id = ?",
-        (statepoint.status.value, _json(statepoint), statepoint.id),
+        (statepoint.status.value, to_json(statepoint), statepoint.id),
     )
 
 
 def _move_head(connection: sqlite3.Connection, sandbox_id: str, head: str) -> None:
     row = connection.execute("SELECT id, record FROM branches WHERE sandbox_id = ?", (sandbox_id,)).fetchone()
     branch = replace(decode(Branch, json.loads(row[1])), head=head)
-    connection.execute("UPDATE branches SET record = ? WHERE id = ?", (_json(branch), row[0]))
+    connection.execute("UPDATE branches SET record = ? WHERE id = ?", (to_json(branch), row[0]))

@@ -1,0 +1,179 @@
+"""The SQLite file under the registry: connections per thread, durable transactions, small tables, a full disk.
+
+WAL with ``synchronous=FULL``: a row that a caller has seen committed survives a power cut. Any number of processes may
+open one file.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from planarian_core.codec import decode, encode
+from planarian_core.errors import RegistryCorrupt
+from planarian_core.registry_schema import SCHEMA_VERSION, migrate
+
+_BUSY_SECONDS = 60
+_RESERVE = 8 * 1024 * 1024
+_ROOM = 1024 * 1024
+
+
+class Database:
+    """The file, made or brought up to date when it is opened. Safe to share between threads.
+
+    Raises:
+        RegistryCorrupt: the file is no registry (``registry-corrupt``), is from a newer version (``registry-newer``),
+            or can't be written (``registry-unwritable``).
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self._local = threading.local()
+        self._connections: list[sqlite3.Connection] = []
+        self._guard = threading.Lock()
+        self._reserve = path.with_name("reserve")
+        with self._translated():
+            self._prepare()
+            self._keep_reserve()
+
+    # --- a full disk ---
+
+    def _keep_reserve(self) -> None:
+        """Hold some space back, so that a sandbox that fills the disk can't keep us from taking it away again."""
+        size = min(_RESERVE, self._free() // 8)
+        if size > _ROOM and not self._reserve.exists():
+            with suppress(OSError), open(self._reserve, "xb") as file:
+                file.write(bytes(size))
+                os.fsync(file.fileno())
+
+    def _free(self) -> int:
+        status = os.statvfs(self.path.parent)
+        return status.f_bavail * status.f_frsize
+
+    def _make_room(self) -> None:
+        """Give the reserve up where the registry itself would have no room left."""
+        if self._free() < _ROOM:
+            self._reserve.unlink(missing_ok=True)
+
+    def close(self) -> None:
+        """Close every thread's connection."""
+        with self._guard:
+            for connection in self._connections:
+                connection.close()
+            self._connections.clear()
+        self._local = threading.local()
+
+    # --- connections ---
+
+    def _connection(self) -> sqlite3.Connection:
+        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
+        if connection is None:
+            self._make_room()
+            connection = sqlite3.connect(
+                self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
+            )
+            connection.execute("PRAGMA synchronous=FULL")
+            self._local.connection = connection
+            with self._guard:
+                self._connections.append(connection)
+        return connection
+
+    def _prepare(self) -> None:
+        connection = self._connection()
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version < SCHEMA_VERSION:
+            migrate(connection)
+        elif version > SCHEMA_VERSION:
+            raise RegistryCorrupt(
+                f"the registry {self.path} was written by a newer Planarian (format {version}, this one knows "
+                f"{SCHEMA_VERSION})",
+                code="registry-newer",
+                state="nothing was changed",
+                remedy="upgrade planarian, or use another home (PLANARIAN_HOME)",
+            )
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        try:
+            yield
+        except sqlite3.DatabaseError as error:
+            code, remedy = "registry-corrupt", "restore the file from a backup, or use another home (PLANARIAN_HOME)"
+            text = str(error)
+            if isinstance(error, sqlite3.OperationalError):
+                code = "registry-unwritable"
+                remedy = "check that the home is writable and has free space (df, ls -ld), then try again"
+            raise RegistryCorrupt(f"the registry {self.path}: {text}", code=code, remedy=remedy) from error
+        except (ValueError, TypeError, KeyError) as error:
+            raise RegistryCorrupt(f"a record in the registry {self.path} can't be read: {error}") from error
+
+    @contextmanager
+    def transaction(self) -> Iterator[sqlite3.Connection]:
+        """One atomic, durable change."""
+        with self._translated():
+            connection = self._connection()
+            self._make_room()
+            connection.execute("BEGIN IMMEDIATE")
+            try:
+                yield connection
+                connection.execute("COMMIT")
+            except BaseException:
+                if connection.in_transaction:
+                    connection.execute("ROLLBACK")
+                raise
+
+    def records(self, query: str, *arguments: Any) -> list[Any]:
+        """The first column of each row, as plain data."""
+        with self._translated():
+            return [json.loads(row[0]) for row in self._connection().execute(query, arguments)]
+
+    def rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
+        with self._translated():
+            return self._connection().execute(query, arguments).fetchall()
+
+
+T = TypeVar("T")
+
+
+class RecordTable(Generic[T]):
+    """Values by key in one of the registry's small tables; each call is one durable change."""
+
+    def __init__(self, database: Database, name: str, kind: type[T]) -> None:
+        self._database = database
+        self._name = name
+        self._kind = kind
+
+    def put(self, key: str, value: T, connection: sqlite3.Connection | None = None) -> None:
+        """Add or replace; within the caller's transaction where ``connection`` is given."""
+        statement = f"INSERT OR REPLACE INTO {self._name} (id, record) VALUES (?, ?)"  # noqa: S608  # a constant
+        self._change(statement, (key, to_json(value)), connection)
+
+    def remove(self, key: str, connection: sqlite3.Connection | None = None) -> None:
+        """Idempotent."""
+        self._change(f"DELETE FROM {self._name} WHERE id = ?", (key,), connection)  # noqa: S608  # a constant
+
+    def get(self, key: str) -> T | None:
+        found = self._database.records(f"SELECT record FROM {self._name} WHERE id = ?", key)  # noqa: S608  # a constant
+        return decode(self._kind, found[0]) if found else None
+
+    def all(self) -> dict[str, T]:
+        """All values, in the order in which their keys were first put."""
+        found = self._database.rows(f"SELECT id, record FROM {self._name} ORDER BY rowid")  # noqa: S608  # a constant
+        return {key: decode(self._kind, json.loads(record)) for key, record in found}
+
+    def _change(self, statement: str, arguments: tuple[str, ...], connection: sqlite3.Connection | None) -> None:
+        if connection is not None:
+            connection.execute(statement, arguments)
+            return
+        with self._database.transaction() as own:
+            own.execute(statement, arguments)
+
+
+def to_json(value: Any) -> str:
+    """A model value as it is kept in a record."""
+    return json.dumps(encode(value), ensure_ascii=True)
