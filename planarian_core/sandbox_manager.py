@@ -33,14 +33,9 @@ from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import check_policy
 from planarian_core.registry import Operation, Registry
 from planarian_core.workspace_copy import copy_workspace, remove_copy
+from planarian_core.workspaces import checked_workspace
 
 _DESCRIBE_SECONDS = 5.0
-_SYSTEM = frozenset(
-    f"/{name}" for name in ("bin", "boot", "dev", "etc", "lib", "lib64", "opt", "run", "sbin", "srv", "usr", "var")
-)
-_KERNEL = frozenset(
-    ["bpf", "cgroup", "cgroup2", "debugfs", "devpts", "devtmpfs", "proc", "securityfs", "sysfs", "tracefs"]
-)
 
 
 @dataclass(frozen=True)
@@ -61,15 +56,6 @@ class SandboxRequest:
 
 def layer_of(spec: SandboxSpec) -> Layer:
     return Layer(Path(spec.layer), spec.exclude)
-
-
-def _kernel_file_system(path: Path) -> str:
-    """The type of the kernel's own file system that ``path`` lies on, empty for any other."""
-    import psutil  # 10 ms that only a new sandbox needs
-
-    mounted = [p for p in psutil.disk_partitions(all=True) if path.is_relative_to(p.mountpoint)]
-    deepest = max(mounted, key=lambda p: len(p.mountpoint), default=None)
-    return deepest.fstype if deepest is not None and deepest.fstype in _KERNEL else ""
 
 
 class SandboxManager:
@@ -142,7 +128,7 @@ class SandboxManager:
             BackendUnavailable: a backend asked for by name doesn't work here.
             SandboxError: it did not start; nothing remains of it.
         """
-        workspace = self._checked_workspace(request.workspace)
+        workspace = checked_workspace(request.workspace, self.home)
         self.check_name(request.name)
         if request.policy:
             check_policy(request.policy)
@@ -264,41 +250,6 @@ class SandboxManager:
                 return name
             reasons.append(f"{name}: {found.reason}")
         raise BackendUnavailable(f"no process backend serves here ({'; '.join(reasons)})", remedy="planarian doctor")
-
-    def _checked_workspace(self, workspace: Path) -> Path:
-        try:
-            real = workspace.expanduser().resolve(strict=True)
-        except (OSError, RuntimeError) as error:
-            raise ConfigurationError(
-                f"the workspace {workspace} can't be used: {error}", code="workspace-missing", remedy="create it first"
-            ) from error
-        home = self.home.resolve()
-        why = ""
-        if not real.is_dir():
-            why = "it is no directory"
-        elif real == Path(real.anchor):
-            why = "it is the root of the file system"
-        elif real == Path.home().resolve():
-            why = "it is your home directory"
-        elif Path.home().resolve().is_relative_to(real):
-            why = "your home directory lies in it"
-        elif str(real) in _SYSTEM:
-            why = "it belongs to the operating system"
-        elif kernel := _kernel_file_system(real):
-            why = f"it is a view of the kernel's ({kernel}), not files"
-        elif home == real or home.is_relative_to(real):
-            why = f"Planarian's own home {home} lies in it"
-        elif real.is_relative_to(home):
-            why = f"it lies in Planarian's own home {home}"
-        elif not os.access(real, os.R_OK | os.X_OK):
-            why = "you can't read it"
-        if why:
-            raise ConfigurationError(
-                f"{real} can't be a workspace: {why}",
-                code="workspace-refused",
-                remedy="choose the directory of one project",
-            )
-        return real
 
     def _check_not_shared(self, workspace: Path) -> None:
         for other in self.registry.sandboxes():
