@@ -35,10 +35,11 @@ def export(
     key_file: KeyFileOption = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Write a statepoint into one file: files, processes, evidence and lineage.
+    """Write a statepoint into one file, to go on from it elsewhere.
 
-    Whoever has the file can go on from there in a home of their own (planarian import). It holds all that the sandbox
-    held, secrets too. Every part has its hash; the home's key seals the whole, so that its maker is known.
+    Files, processes, evidence and lineage: whoever has the file can go on from there in a home of their own (planarian
+    import). It holds all that the sandbox held, secrets too. Every part has its hash; the home's key seals the whole,
+    so that its maker is known.
 
     \b
     Example:

@@ -43,6 +43,7 @@ from planarian_process.criu_tasks import (
     wake,
 )
 from planarian_process.criu_timers import revive_timers
+from planarian_process.criu_versions import fits
 from planarian_process.stillness import DETAIL, baseline, halt, still
 
 _PATIENCE = 60.0
@@ -166,6 +167,10 @@ class CriuBackend:
     def verify(self, artefact: Artefact, images: Path) -> None:
         """Check names and sizes of the image's files; RestoreError names what is missing."""
         criu_images.check(images, str(artefact.details.get("manifest", "")))
+
+    def accepts(self, artefact: Artefact) -> Availability:
+        """Whether an image from another host can be restored here, as far as versions tell."""
+        return fits(artefact.details, self._probe.findings().version, os.uname().release)
 
     def discard(self, images: Path) -> None:
         """Remove the image's files, finished or not. Idempotent."""
