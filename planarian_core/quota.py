@@ -13,11 +13,7 @@ from planarian_core.units import parse_share, parse_size, size
 
 _FREE_BYTES = 256 * 1024**2
 _FREE_SHARE = 100
-_STORED = (
-    "SELECT COALESCE(SUM(COALESCE(json_extract(record, '$.files.stored'), 0) "
-    "+ COALESCE(json_extract(record, '$.processes.stored'), 0)), 0) "
-    "FROM statepoints WHERE status IN ('committed', 'pruned')"
-)
+_STORED = "SELECT COALESCE(SUM(stored), 0) FROM statepoints WHERE status IN ('committed', 'pruned')"
 
 
 def stored(registry: Registry, sandbox_id: str = "") -> int:

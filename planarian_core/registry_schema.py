@@ -26,6 +26,10 @@ CREATE INDEX branches_sandbox ON branches (sandbox_id);
 CREATE INDEX statepoints_files ON statepoints (json_extract(record, '$.files.owner'));
 CREATE INDEX statepoints_processes ON statepoints (json_extract(record, '$.processes.owner'));
 CREATE INDEX statepoints_name ON statepoints (sandbox_id, json_extract(record, '$.name'));
+ALTER TABLE statepoints ADD COLUMN stored INTEGER GENERATED ALWAYS AS (
+    COALESCE(json_extract(record, '$.files.stored'), 0) + COALESCE(json_extract(record, '$.processes.stored'), 0)
+) VIRTUAL;
+CREATE INDEX statepoints_stored ON statepoints (status, stored);
 """,
 )
 SCHEMA_VERSION = len(_STEPS)
