@@ -112,10 +112,14 @@ class EnvironmentMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder = Path(tempfile.mkdtemp(prefix="planarian-machine-"))
         (self.folder / "workspace").mkdir()
-        self.planarian = Planarian.open(self.folder / "home")
+        self.planarian = Planarian.open(self.make_home())
         self.worlds: list[_World] = []
         self.saved: dict[str, _Saved] = {}
         self.owners: dict[str, str] = {}
+
+    def make_home(self) -> Path:
+        """Where the home is to be; for a subclass to prepare it."""
+        return self.folder / "home"
 
     def teardown(self) -> None:
         remove_all(self.planarian)

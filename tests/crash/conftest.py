@@ -4,25 +4,66 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 from planarian_core import Planarian
 from planarian_core.sandbox import Sandbox
+from planarian_core.testing.btrfs import loop_btrfs
 from planarian_core.testing.workloads import remove_all
 
-COMBINATIONS = [
-    pytest.param(("namespace", "criu"), marks=pytest.mark.needs("root", "criu", "namespaces"), id="namespace-criu"),
-    pytest.param(("namespace", "respawn"), marks=pytest.mark.needs("linux"), id="namespace-respawn"),
-    pytest.param(("directory", "respawn"), id="directory-respawn"),
-]
+
+class Combination(NamedTuple):
+    """Names of the backends of a sandbox."""
+
+    sandbox: str
+    process: str
+    filesystem: str
 
 
-@pytest.fixture(params=COMBINATIONS)
+_CRIU = pytest.mark.needs("root", "criu", "namespaces")
+_NAMED: dict[str, tuple[Combination, list[pytest.MarkDecorator]]] = {
+    "namespace-criu": (Combination("namespace", "criu", "copy"), [_CRIU]),
+    "namespace-respawn": (Combination("namespace", "respawn", "copy"), [pytest.mark.needs("linux")]),
+    "directory-respawn": (Combination("directory", "respawn", "copy"), []),
+}
+_BTRFS = pytest.param(
+    Combination("namespace", "criu", "btrfs"), marks=[_CRIU, pytest.mark.needs("btrfs")], id="namespace-criu-btrfs"
+)
+
+
+@pytest.fixture(params=[pytest.param(c[:2], marks=marks, id=name) for name, (c, marks) in _NAMED.items()])
 def backends(request: pytest.FixtureRequest) -> tuple[str, str]:
     """Names of the sandbox and the process backend."""
     chosen: tuple[str, str] = request.param
     return chosen
+
+
+@pytest.fixture(params=[*(pytest.param(c, marks=marks, id=name) for name, (c, marks) in _NAMED.items()), _BTRFS])
+def combination(request: pytest.FixtureRequest) -> Combination:
+    """The backends, that of files among them."""
+    chosen: Combination = request.param
+    return chosen
+
+
+@pytest.fixture(scope="session")
+def btrfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A btrfs for all tests of this run."""
+    with loop_btrfs(tmp_path_factory.mktemp("btrfs")) as mounted:
+        yield mounted
+
+
+@pytest.fixture
+def home(combination: Combination, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+    """Where the home goes; with a pool in it where the combination needs one."""
+    home = tmp_path / "home"
+    if combination.filesystem == "btrfs":
+        pool = request.getfixturevalue("btrfs") / tmp_path.name
+        for made in (pool, home):
+            made.mkdir(mode=0o700)
+        (home / "pool").symlink_to(pool)
+    return home
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ def main() -> None:
     home, operation, reference, *rest = sys.argv[1:]
     with Planarian.open(home) as planarian:
         if operation == "create":
-            workspace, sandbox, process = rest
-            planarian.create_sandbox(workspace, name=reference, sandbox=sandbox, filesystem="copy", process=process)
+            workspace, sandbox, process, filesystem = rest
+            planarian.create_sandbox(workspace, name=reference, sandbox=sandbox, filesystem=filesystem, process=process)
             return
         target = planarian.sandbox(reference)
         if operation == "snapshot":

@@ -34,11 +34,19 @@ class World:
     workspace: Path
     sandbox: str
     process: str
+    filesystem: str
     sandbox_id: str = ""
 
     @property
     def memory(self) -> bool:
         return self.process == "criu"
+
+    def files_kept(self) -> list[str]:
+        """What lies in the pool, where there is one."""
+        layers = self.home / "pool" / "layers"
+        names = os.listdir(layers) if layers.exists() else []
+        own = (".statepoints", ".origins")
+        return [*(n for n in names if n not in own), *(n for o in own if o in names for n in os.listdir(layers / o))]
 
     def tree(self, sandbox: Sandbox) -> Description:
         live = sandbox.record.live
@@ -67,11 +75,10 @@ class World:
 
 
 @pytest.fixture
-def world(backends: tuple[str, str], tmp_path: Path) -> Iterator[World]:
-    sandbox, process = backends
+def world(combination: tuple[str, str, str], home: Path, tmp_path: Path) -> Iterator[World]:
     workspace = tmp_path / "workspace"
     workspace.mkdir()
-    world = World(tmp_path / "home", workspace, sandbox, process)
+    world = World(home, workspace, *combination)
     yield world
     with Planarian.open(world.home) as planarian:
         remove_all(planarian)
@@ -81,7 +88,11 @@ def _prepare(world: World) -> Description:
     """Statepoint ``one`` with counter 1; then other files and counter 2. Returns the tree of ``one``."""
     with Planarian.open(world.home) as planarian:
         sandbox = planarian.create_sandbox(
-            world.workspace, name="box", sandbox=world.sandbox, filesystem="copy", process=world.process
+            world.workspace,
+            name="box",
+            sandbox=world.sandbox,
+            filesystem=world.filesystem,
+            process=world.process,
         )
         world.sandbox_id = sandbox.id
         sandbox.run("mkdir src; echo one > src/a; ln src/a src/b; ln -s a src/c; chmod 750 src")
@@ -170,6 +181,7 @@ def test_killed_in_a_removal(world: World, point: str) -> None:
         assert planarian.registry.statepoints() == [], "none is left that looks restorable and isn't"
         for folder in ("sandboxes", "statepoints"):
             assert list((world.home / folder).iterdir()) == []
+        assert world.files_kept() == []
     assert _processes(world) == 0
     assert world.workspace.is_dir()
 
@@ -177,11 +189,12 @@ def test_killed_in_a_removal(world: World, point: str) -> None:
 @pytest.mark.parametrize("point", _points("create"))
 def test_killed_in_a_creation(world: World, point: str) -> None:
     before = _processes(world)
-    arguments = ("create", "box", str(world.workspace), world.sandbox, world.process)
+    arguments = ("create", "box", str(world.workspace), world.sandbox, world.process, world.filesystem)
     assert world.operate(*arguments, fault=f"{point}=kill") == -9
     with Planarian.open(world.home) as planarian:
         assert planarian.registry.sandboxes() == []
         assert list((world.home / "sandboxes").iterdir()) == []
+        assert world.files_kept() == []
     assert _processes(world) == before
     assert world.workspace.is_dir(), "the user's workspace is never removed"
     world.operate(*arguments)

@@ -7,6 +7,8 @@ shortest failing run; the choice is seeded and repeatable.
 from __future__ import annotations
 
 import os
+from pathlib import Path
+from typing import ClassVar
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -31,6 +33,19 @@ class NamespaceCriu(EnvironmentMachine):
     memory = True
 
 
+class NamespaceCriuBtrfs(EnvironmentMachine):
+    backends = ("namespace", "btrfs", "criu")
+    memory = True
+    btrfs: ClassVar[Path]
+
+    def make_home(self) -> Path:
+        home, pool = self.folder / "home", self.btrfs / self.folder.name
+        for made in (home, pool):
+            made.mkdir(mode=0o700)
+        (home / "pool").symlink_to(pool)
+        return home
+
+
 class NamespaceRespawn(EnvironmentMachine):
     backends = ("namespace", "copy", "respawn")
 
@@ -49,3 +64,9 @@ class DirectoryRespawn(EnvironmentMachine):
 )
 def test_every_statepoint_can_be_had_back_exactly(machine: type[EnvironmentMachine]) -> None:
     run_state_machine_as_test(machine, settings=CYCLES)
+
+
+@pytest.mark.needs("root", "criu", "namespaces", "btrfs")
+def test_every_statepoint_can_be_had_back_from_btrfs(btrfs: Path) -> None:
+    NamespaceCriuBtrfs.btrfs = btrfs
+    run_state_machine_as_test(NamespaceCriuBtrfs, settings=CYCLES)
