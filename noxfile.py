@@ -202,12 +202,20 @@ def upstream_miniswe(session: nox.Session) -> None:
 
 @nox.session
 def bench(session: nox.Session) -> None:
-    """The primitives, measured briefly; ``nox -s bench -- --json FILE`` measures in full."""
+    """The benchmarks, briefly; ``nox -s bench -- primitives --json FILE`` measures one of them in full."""
     install_wheel(session)
     with scratch(session) as environment:
-        arguments = session.posargs or ["--quick", "--json", "benchmark.json"]
         path = {"PYTHONPATH": str(ROOT)}  # benchmarks aren't part of the wheel
-        session.run("python", "-m", "benchmarks", "primitives", *arguments, env={**environment, **path})
+
+        def run(*arguments: str) -> None:
+            session.run("python", "-m", "benchmarks", *arguments, env={**environment, **path})
+
+        if session.posargs:
+            run(*session.posargs)
+            return
+        for name in ("primitives", "turns"):
+            run(name, "--quick", "--json", f"{name}.json")
+        run("document", "primitives.json", "turns.json", "--to", "benchmarks.md")
 
 
 # --- an ordinary user, made by root ---

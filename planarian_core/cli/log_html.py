@@ -70,10 +70,10 @@ class Comparisons:
 
     def __call__(self, point: Statepoint, budget: Budget) -> Mapping[str, Any] | None:
         parent = self._planarian.registry.find(point.parent_id) if point.parent_id else None
-        if self._done >= self._wanted or parent is None:
+        if self._done >= self._wanted or parent is None or {point.status, parent.status} != {Status.COMMITTED}:
             return None
-        if {point.status, parent.status} != {Status.COMMITTED}:
-            return None
+        if _same(point, parent):
+            return {"summary": "none changed", "paths": [], "more": 0, "beside": [], "texts": [], "texts_more": 0}
         self._done += 1
         self._tell(f"comparing statepoint {self._done} of at most {self._wanted}")
         try:
@@ -94,6 +94,18 @@ class Comparisons:
             "texts": budget.rows(texts[:_TEXTS], _TEXT),
             "texts_more": max(0, len(texts) - _TEXTS),
         }
+
+
+def _same(point: Statepoint, parent: Statepoint) -> bool:
+    """Whether a statepoint shares everything with its parent: then there is nothing to compare."""
+    if point.remote != parent.remote or point.process_list != parent.process_list:
+        return False
+    pairs = ((point.files, parent.files), (point.processes, parent.processes))
+    return all(
+        (mine is None and theirs is None)
+        or (mine is not None and theirs is not None and bool(mine.owner) and mine.owner == parent.owner(theirs))
+        for mine, theirs in pairs
+    )
 
 
 def write_page(planarian: Planarian, sandbox: Sandbox, file: str, *, every: bool, compared: int, as_json: bool) -> None:

@@ -100,7 +100,7 @@ function row(node) {
     node.sandbox === data.sandbox ? "" : context.sandboxName(node.sandbox), node.name ? firstLine(node.description) : "", node.changes?.summary];
   return el("div", { class: classes.filter(Boolean).join(" "), role: "option", id: `row-${node.id}`, tabIndex: -1, "aria-selected": "false" },
     el("div", { class: "name" }, words(title(node), "text"), ...marks(node)),
-    el("div", { class: "figure" }, node.status === "committed" && frozen !== undefined ? duration(frozen) : ""),
+    el("div", { class: "figure" }, node.status === "committed" && frozen ? duration(frozen) : ""),
     el("div", { class: "below" }, words(below.filter(Boolean).join(" · "))),
     el("div", { class: "figure" }, node.status === "committed" ? (stored ? `+${bytes(stored)}` : unchanged(node) ? "unchanged" : "") : ""));
 }
@@ -262,7 +262,8 @@ function drawHead() {
     [String(data.statepoints.length), "statepoints"], [String(data.sandboxes.length - 1), "forks"],
     [String(returns), "returns"], [bytes(total), "added to the disk"],
   ];
-  if (frozen.length) figures.push([duration([...frozen].sort((a, b) => a - b)[frozen.length >> 1]), "frozen, median"]);
+  const still = frozen.filter(Boolean).sort((a, b) => a - b); // those for which something had to stand still
+  if (still.length) figures.push([duration(still[still.length >> 1]), "frozen, median"]);
   document.getElementById("figures").append(...figures.map(([value, label]) => el("div", {}, el("dt", {}, label), el("dd", {}, value))));
   for (const [title, values, unit] of [["frozen", frozen, duration], ["added", stored, bytes]]) {
     if (values.filter(Boolean).length > 1) document.getElementById("charts").append(chart(title, values, unit));
