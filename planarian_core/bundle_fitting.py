@@ -69,6 +69,7 @@ class Fitted:
     fences: tuple[Gap, ...]
     gaps: tuple[Gap, ...]
     processes: Artefact | None
+    trusted: bool
 
 
 class Fitter:
@@ -116,7 +117,7 @@ class Fitter:
             closed=True,
             gaps=head.sandbox.gaps,
         )
-        return _assemble(found, record, ids, processes, tuple(gaps), self._sandboxes.home)
+        return _assemble(found, record, ids, processes, tuple(gaps), self._sandboxes.home, trusted=trusted)
 
     # --- obstacles ---
 
@@ -297,6 +298,8 @@ def _assemble(
     processes: Artefact | None,
     gaps: tuple[Gap, ...],
     home: Path,
+    *,
+    trusted: bool,
 ) -> Fitted:
     head = found.head
     moved = _Moving(record, ids, {evidence.statepoint.id for evidence in found.ancestors})
@@ -326,7 +329,7 @@ def _assemble(
     lineage = tuple(moved.evidence(evidence) for evidence in reversed(found.ancestors))
     branch = Branch(record.branch_id, record.id, head=point.id)
     evidence = Evidence(point, moved.evidence(Evidence(head.statepoint, head.outcomes)).outcomes)
-    return Fitted(record, branch, point, lineage, evidence, fences, gaps, processes)
+    return Fitted(record, branch, point, lineage, evidence, fences, gaps, processes, trusted)
 
 
 class _Moving:

@@ -188,7 +188,7 @@ class Importer:
         record, statepoint = fitted.record, fitted.statepoint
         backend = self._plugins.sandbox(record.spec.backend)
         if isinstance(backend, TakesLayers):
-            record = replace(record, spec=backend.take_over(record.spec))
+            record = replace(record, spec=backend.take_over(record.spec, trusted=fitted.trusted))
         files = self._plugins.filesystem(record.filesystem).capture(layer_of(record.spec), statepoint.id)
         if fitted.processes is not None:
             images = images_of(self._home, statepoint.id)

@@ -344,7 +344,7 @@ class TakesLayers(Protocol):
         do or see more on this host than one that was made here.
         """
 
-    def take_over(self, spec: SandboxSpec) -> SandboxSpec:
+    def take_over(self, spec: SandboxSpec, *, trusted: bool) -> SandboxSpec:
         """Make a layer that was just written, and nothing of which was refused, fit this host; returns the spec
         completed (``exclude`` set). ``spec.origin`` is in place.
 

@@ -9,6 +9,7 @@ held together are made real ones before the index goes.
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -59,7 +60,7 @@ def _own_device(path: str, entry: FileEntry) -> bool:
     return os.geteuid() == 0 and path.startswith("upper/dev/") and entry.device in _DEVICES
 
 
-def take_over(spec: SandboxSpec) -> SandboxSpec:
+def take_over(spec: SandboxSpec, *, trusted: bool) -> SandboxSpec:
     """Make a layer that was just written fit this host; see :class:`planarian_core.interfaces.TakesLayers`."""
     layout = Layout.load(spec.layer)
     if layout.workspace != os.path.realpath(spec.workspace):
@@ -75,9 +76,9 @@ def take_over(spec: SandboxSpec) -> SandboxSpec:
                 with suppress(FileExistsError):
                     _make(layer, name)
         if not layout.rootless:
-            _rebase(spec.layer, Path("/"), links=False)
+            _rebase(spec.layer, Path("/"), links=False, keep=trusted)
             origin = Path(os.path.realpath(spec.origin or spec.workspace))
-            _rebase(os.path.join(spec.layer, "workspace"), origin, links=True)
+            _rebase(os.path.join(spec.layer, "workspace"), origin, links=True, keep=False)
     except OSError as error:
         raise SandboxError(
             f"The layer can't be made to fit this host: {error}.", code="sandbox-layer", state="nothing was taken over"
@@ -91,20 +92,22 @@ def _make(layer: Inside, path: str) -> None:
         os.mkdir(name, 0o755, dir_fd=above.descriptor)
 
 
-def _rebase(part: str, lower: Path, *, links: bool) -> None:
-    """Put a part of a layer on other files than those that it grew over, unless they are the very same.
+def _rebase(part: str, lower: Path, *, links: bool, keep: bool) -> None:
+    """Put a part of a layer on other files than those that it grew over.
 
-    ``links``: the files below came along, so what their hard links were is known.
+    Args:
+        links: the files below came along, so what their hard links were is known.
+        keep: change nothing if they are the very same files; what the layer says of that is to be believed.
     """
     with closing(LowerTree(lower, without_mounts=False)) as below, Inside.of_path(part) as layer:
         with layer.directory("upper") as upper:
-            with suppress(OSError):
-                if os.getxattr(upper.descriptor, ORIGIN)[HEADER_SIZE:] == below.handle(""):
-                    return
+            if keep and _attribute(upper, ORIGIN)[HEADER_SIZE:] == below.handle(""):
+                return
             if links:
                 _make_links_real(layer, below)
             _forget_handles(upper)
-        _remove_index(layer)
+    shutil.rmtree(os.path.join(part, "work"))
+    os.mkdir(os.path.join(part, "work"))
 
 
 def _forget_handles(upper: Inside) -> None:
@@ -130,17 +133,6 @@ def _directories(top: Inside) -> Iterator[tuple[str, Inside, list[str]]]:
                 entries = [(entry.name, entry.is_dir(follow_symlinks=False)) for entry in found]
             yield path, directory, [name for name, _ in entries]
         todo += [_join(path, name) for name, is_directory in entries if is_directory]
-
-
-def _remove_index(layer: Inside) -> None:
-    with suppress(FileNotFoundError), layer.directory("work") as work:
-        with work.directory("index") as index:
-            for name in list(index.names(10**9)):
-                try:
-                    os.unlink(name, dir_fd=index.descriptor)
-                except IsADirectoryError:
-                    os.rmdir(name, dir_fd=index.descriptor)
-        os.rmdir("index", dir_fd=work.descriptor)
 
 
 # --- hard links ---
@@ -200,18 +192,18 @@ def _merged_directories(upper: Inside, below: LowerTree) -> dict[str, str]:
     for path, directory, _ in _directories(upper):
         parent, _, name = path.rpartition("/")
         if path and parent in lower_of:
-            marks = {mark: _mark(directory, mark) for mark in ("opaque", "redirect")}
-            redirect = os.fsdecode(marks["redirect"])
+            redirect = os.fsdecode(_attribute(directory, "trusted.overlay.redirect"))
             lower = redirect.strip("/") if redirect.startswith("/") else _join(lower_of[parent], redirect or name)
             found = below.entry(lower)
-            if marks["opaque"] != b"y" and found is not None and found.kind is FileKind.DIRECTORY:
+            opaque = _attribute(directory, "trusted.overlay.opaque") == b"y"
+            if not opaque and found is not None and found.kind is FileKind.DIRECTORY:
                 lower_of[path] = lower
     return {lower: path for path, lower in lower_of.items()}
 
 
-def _mark(directory: Inside, name: str) -> bytes:
+def _attribute(directory: Inside, name: str) -> bytes:
     try:
-        return os.getxattr(directory.descriptor, f"trusted.overlay.{name}")
+        return os.getxattr(directory.descriptor, name)
     except OSError:
         return b""
 

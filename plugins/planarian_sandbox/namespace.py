@@ -254,9 +254,9 @@ class NamespaceBackend:
         """What is wrong with a name in a layer from elsewhere; empty when nothing is."""
         return foreign_layer.objection(path, entry, trusted=trusted)
 
-    def take_over(self, spec: SandboxSpec) -> SandboxSpec:
+    def take_over(self, spec: SandboxSpec, *, trusted: bool) -> SandboxSpec:
         """Make a layer from elsewhere fit this host. SandboxError when it can't be."""
-        return foreign_layer.take_over(spec)
+        return foreign_layer.take_over(spec, trusted=trusted)
 
     def inside(self, spec: SandboxSpec, path: str) -> str | None:
         """The name inside of a path in the layer; None for the overlays' own and Planarian's runtime directory."""
