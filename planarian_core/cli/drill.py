@@ -23,7 +23,9 @@ def drill(statepoint: StatepointArgument = "@head", sandbox: SandboxOption = "",
       planarian drill @head --json
     """
     with opened(as_json=as_json) as planarian:
-        found = planarian.drill(statepoint, of=owner(planarian, sandbox, statepoint))
+        source = owner(planarian, sandbox, statepoint)
+        with output.working("trying it beside the original"):
+            found = planarian.drill(statepoint, of=source)
     if as_json:
         output.print_json(encode(found))
     elif found.error:
