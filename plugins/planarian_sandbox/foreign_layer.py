@@ -99,13 +99,16 @@ def _rebase(part: str, lower: Path, *, links: bool, keep: bool) -> None:
         links: the files below came along, so what their hard links were is known.
         keep: change nothing if they are the very same files; what the layer says of that is to be believed.
     """
-    with closing(LowerTree(lower, without_mounts=False)) as below, Inside.of_path(part) as layer:
-        with layer.directory("upper") as upper:
-            if keep and _attribute(upper, ORIGIN)[HEADER_SIZE:] == below.handle(""):
-                return
-            if links:
-                _make_links_real(layer, below)
-            _forget_handles(upper)
+    with (
+        closing(LowerTree(lower, without_mounts=False)) as below,
+        Inside.of_path(part) as layer,
+        layer.directory("upper") as upper,
+    ):
+        if keep and _attribute(upper, ORIGIN)[HEADER_SIZE:] == below.handle(""):
+            return
+        if links:
+            _make_links_real(layer, below)
+        _forget_handles(upper)
     shutil.rmtree(os.path.join(part, "work"))
     os.mkdir(os.path.join(part, "work"))
 
