@@ -6,8 +6,9 @@ What runs after a capture is in the state that the capture holds when three thin
    (:func:`planarian_process.stillness_threads.resumed`), as it does in every restored copy.
 2. *Since the baseline* no thread has run: the scheduler's counters are as they were, of the same threads.
 3. Nobody did to them what can be done to a process that doesn't run: signals, limits, priorities, a terminal's
-   settings, data in pipes and sockets (:mod:`planarian_process.stillness_holdings`). What could be done without a
-   trace, or happens by itself, is ruled out after the capture (:mod:`planarian_process.stillness_doubts`).
+   settings, data in pipes and sockets (:mod:`planarian_process.stillness_holdings`), changes to files that they use
+   (:mod:`planarian_process.stillness_files`; other files may have changed). What could be done without a trace, or
+   happens by itself, is ruled out after the capture (:mod:`planarian_process.stillness_doubts`).
 
 The counters are read before and after everything else, so that all of it is true at one moment. The sandbox's own init
 runs in every tool call: of it only what its children get from it counts, and that it waits for the next call.
@@ -27,6 +28,7 @@ from typing import Any, TypeVar
 from planarian_core.interfaces import RunningSandbox
 from planarian_core.model import Artefact, Network
 from planarian_process.stillness_doubts import refuse_doubtful
+from planarian_process.stillness_files import used_files
 from planarian_process.stillness_holdings import holdings, refuse_shared_memory
 from planarian_process.stillness_threads import (
     Doubt,
@@ -128,9 +130,10 @@ def _evidence(sandbox: RunningSandbox, memory: bool) -> str:
             found += thread_evidence(thread)
     if memory:
         private = sandbox.spec.network is Network.NONE
+        known: set[bytes] = set()
         for pid in pids:
-            found += process_evidence(pid)
-            found += holdings(pid, private)
+            found += [*process_evidence(pid), *holdings(pid, private), *used_files(pid, known)]
+        found += process_evidence(init)
         refuse_shared_memory(init)
     found += [run_times(thread) for _, ours in listed for thread in ours]
     return _digest(found)

@@ -9,9 +9,9 @@ import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from planarian_process.stillness_files import mappings
 from planarian_process.stillness_threads import Doubt, numbers_inside, pause, read, threads
 
-_MAPS = 16 * 1024 * 1024
 _ANONYMOUS = frozenset({"eventfd", "eventpoll", "signalfd", "inotify", "pidfd", "timerfd"})
 _ARMED = re.compile(rb"^it_value: \((?!0, 0\))", re.MULTILINE)
 _SHARED = re.compile(rb"^[0-9a-f]+-[0-9a-f]+ .w.s [0-9a-f]+ [0-9a-f:]+ [1-9]\d* +/(?!.* \(deleted\)$)", re.MULTILINE)
@@ -61,10 +61,7 @@ def _refuse_writable_memory(init: int, pids: Sequence[int]) -> None:
 
 
 def _refuse_mappings(pid: int) -> None:
-    with open(f"/proc/{pid}/maps", "rb") as file:
-        maps = file.read(_MAPS + 1)
-    if len(maps) > _MAPS:
-        raise Doubt(f"process {pid} has too many mappings")
+    maps = mappings(pid)
     if b" /[aio]" in maps:
         raise Doubt(f"process {pid} has asynchronous input or output, which needs no thread of it")
     # A waiter in a file's memory can be moved to another place of that file by whoever maps it.

@@ -20,6 +20,7 @@ import sys
 import termios
 from collections.abc import Iterator
 
+from planarian_process.stillness_files import identity
 from planarian_process.stillness_threads import Doubt, read
 
 _GETFD = 438
@@ -29,6 +30,7 @@ _NEWIPC = 0x08000000
 _SET_PIPE_SIZE, _PIPE_SIZE = 1031, 1032
 _GET_SEALS, _SEALS = 1034, 2 | 4 | 8  # shrink, grow, write
 _LARGEST_CONTENT = 64 * 1024
+_UNIX_FILE = 0x89E0
 _TERMINAL_MAJORS = frozenset({5, *range(136, 144)})
 _LINE_DISCIPLINE, _EXCLUSIVE = 0x5424, 0x80045440
 _EVENTS = select.POLLIN | select.POLLPRI | select.POLLOUT | getattr(select, "POLLRDHUP", 0)
@@ -85,7 +87,8 @@ def _states(pid: int, copies: dict[int, int], private_network: bool) -> list[byt
             state = _state(copy, kinds[copy], ready.get(copy, 0), private_network)
         except Doubt as doubt:
             raise Doubt(f"process {pid}, descriptor {number}: {doubt}") from None
-        found.append(f"{number} {kinds[copy].st_dev} {kinds[copy].st_ino} {ready.get(copy, 0)} {state}".encode())
+        link = os.readlink(f"/proc/{pid}/fd/{number}")  # a file's present name
+        found.append(os.fsencode(f"{number} {link} {identity(kinds[copy])} {ready.get(copy, 0)} {state}"))
     return found
 
 
@@ -94,7 +97,7 @@ def _state(copy: int, status: os.stat_result, ready: int, private_network: bool)
     if kind == stat.S_IFREG:
         if status.st_nlink == 0 and not _sealed(copy):  # whoever opens it through /proc can write to it
             raise Doubt("a file without a name")
-        return ""  # what has a name is the files' part
+        return ""
     if kind in (stat.S_IFDIR, stat.S_IFLNK):
         return ""
     if ready & select.POLLNVAL:  # opened as a name only
@@ -148,7 +151,20 @@ def _socket(copy: int, ready: int, private_network: bool) -> str:
     queues = [_count(copy, termios.FIONREAD), _count(copy, termios.TIOCOUTQ)]
     if queues[0]:  # fewer bytes than the process waits for
         raise Doubt("something unread")
-    return repr(queues)
+    return f"{queues} {_name(copy)}"
+
+
+def _name(copy: int) -> str:
+    """The file at which a Unix socket is bound: which one it is, and whether it still is there."""
+    try:
+        file = fcntl.ioctl(copy, _UNIX_FILE)
+    except OSError:  # another kind of socket, or bound at none
+        return ""
+    try:
+        status = os.fstat(file)
+        return f"{os.readlink(f'/proc/self/fd/{file}')} {identity(status)} {status.st_nlink}"
+    finally:
+        os.close(file)
 
 
 def _terminal(copy: int) -> str:

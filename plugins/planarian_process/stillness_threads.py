@@ -80,12 +80,12 @@ class Pause:
     stopped: bool
 
 
-def pause(thread: str) -> Pause:
-    """Where a thread stands. Doubt when it runs."""
+def pause(thread: str, status: bytes = b"") -> Pause:
+    """Where a thread stands; ``status`` is its status file, if that was read already. Doubt when it runs."""
     fields = read(f"{thread}/syscall").decode("ascii", "replace").split()
     if fields[0] == "running":
         raise Doubt(f"thread {os.path.basename(thread)} runs")
-    status = read(f"{thread}/status")
+    status = status or read(f"{thread}/status")
     waits = status.rpartition(b"\nvoluntary_ctxt_switches:\t")[2].split(b"\n", 1)[0]
     call = int(fields[0])
     where = [int(field, 16) for field in fields[-2:]]
@@ -182,11 +182,11 @@ def init_evidence(init: int) -> list[bytes]:
     _settled(status, thread)
     if _pending(status):
         raise Doubt("the sandbox's init has a signal waiting")
-    where = pause(thread)
+    where = pause(thread, status)
     if where.call not in (_CALLS[machine()].get("poll"), _CALLS[machine()]["ppoll"]):
         raise Doubt("the sandbox's init does not wait for a call")
     place = f"{where.call} {where.stack} {where.instruction}".encode()
-    return [_lasting(status)[0], place, _scheduling(init), *process_evidence(init)]
+    return [_lasting(status)[0], place, _scheduling(init)]
 
 
 def process_evidence(pid: int) -> list[bytes]:

@@ -190,6 +190,41 @@ assert libc.ptrace(17, pid, None, None) == 0
         "f = open('/tmp/f', 'w'); ready(); time.sleep(1000)",
         "os.close(os.open('/tmp/g', os.O_CREAT, 0o644)); os.rename('/tmp/g', '/tmp/f')",
     ),
+    "an open file written to": (
+        "f = open('/tmp/f', 'w'); ready(); time.sleep(1000)",
+        "open('/tmp/f', 'w').write('more')",
+    ),
+    "an open file's directory renamed": (
+        "os.mkdir('/tmp/d'); f = open('/tmp/d/f', 'w'); ready(); time.sleep(1000)",
+        "os.rename('/tmp/d', '/tmp/e')",
+    ),
+    "a mapped file written to": (
+        """
+f = open('/tmp/f', 'w+b')
+f.truncate(4096)
+m = mmap.mmap(f.fileno(), 4096, mmap.MAP_PRIVATE)
+f.close()
+ready()
+time.sleep(1000)
+""",
+        "f = open('/tmp/f', 'r+b'); f.write(b'x'); f.close()",
+    ),
+    "a library written to": (
+        "import _ctypes; ready(path=_ctypes.__file__); time.sleep(1000)",
+        "f = open(facts['path'], 'r+b'); c = f.read(1); f.seek(0); f.write(c); f.close()",
+    ),
+    "a library exchanged": (
+        "import _ctypes; ready(path=_ctypes.__file__); time.sleep(1000)",
+        "import shutil; p = facts['path']; shutil.copy2(p, p + '.new'); os.rename(p + '.new', p)",
+    ),
+    "its directory removed": (
+        "os.mkdir('/tmp/d'); ready(); os.chdir('/tmp/d'); time.sleep(1000)",
+        "os.rmdir('/tmp/d')",
+    ),
+    "the name of a socket removed": (
+        "s = socket.socket(socket.AF_UNIX); s.bind('/tmp/s'); s.listen(); ready(); time.sleep(1000)",
+        "os.unlink('/tmp/s')",
+    ),
     "killed and started again": (
         "ready(); time.sleep(1000)",
         """
@@ -254,6 +289,14 @@ def test_what_a_tool_call_does_is_noticed(trial: StillnessTrial, program: str, d
     assert not trial.still()
     time.sleep(0.05)
     assert not trial.still()
+
+
+def test_other_files_may_change(trial: StillnessTrial) -> None:
+    """So that files alone can be captured beside processes that stand still."""
+    trial.start("f = open('/tmp/f', 'w'); ready(); time.sleep(1000)")
+    trial.capture()
+    trial.do("open('new', 'w').write('x'); os.mkdir('/tmp/d'); os.unlink('facts')")
+    assert trial.still()
 
 
 def test_memory_of_another_process_can_not_be_written_unseen(trial: StillnessTrial) -> None:
