@@ -46,8 +46,9 @@ def objection(path: str, entry: FileEntry, *, trusted: bool) -> str:
         return "a block device"
     if entry.kind is FileKind.CHARACTER and entry.device and not _own_device(path, entry):
         return "a device that sandboxes don't have"
-    prefix = "trusted.overlay." if os.geteuid() == 0 else "user.overlay."
-    marks = {name.removeprefix(prefix) for name in entry.xattrs if name.startswith(prefix)}
+    # In an overlay of root's the marks of an ordinary user's are attributes like any other.
+    prefixes = ("trusted.overlay.",) if os.geteuid() == 0 else ("trusted.overlay.", "user.overlay.")
+    marks = {name.removeprefix(prefix) for prefix in prefixes for name in entry.xattrs if name.startswith(prefix)}
     unknown = sorted(mark for mark in marks - _MARKS if not mark.startswith("overlay."))
     if unknown:
         return f"the mark {unknown[0][:80]!a}, by which a layer could show other files than its own"
@@ -57,7 +58,7 @@ def objection(path: str, entry: FileEntry, *, trusted: bool) -> str:
 
 
 def _own_device(path: str, entry: FileEntry) -> bool:
-    return os.geteuid() == 0 and path.startswith("upper/dev/") and entry.device in _DEVICES
+    return path.startswith("upper/dev/") and entry.device in _DEVICES
 
 
 def take_over(spec: SandboxSpec, *, trusted: bool) -> SandboxSpec:
