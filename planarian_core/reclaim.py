@@ -173,7 +173,7 @@ class Reclaimer:
         """The commit point: from here they can't be restored. None where all of them came to be needed meanwhile."""
         for statepoint in chosen:
             for copy in self._statepoints.standbys.copies(statepoint.id):
-                self._statepoints.standbys.drop(copy)
+                self._statepoints.standbys.spare(copy)
         return self._registry.prune(chosen, Operation(new_id("op"), "prune", HOME), lambda: protected(self._registry))
 
     def finish(self, operation: Operation) -> str:

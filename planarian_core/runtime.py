@@ -599,7 +599,10 @@ class Planarian:
         """
         records = self.registry.sandboxes() if sandboxes is None else [sandbox.record for sandbox in sandboxes]
         timeout = self.config.lock_timeout
-        return Reclaimer(self.statepoints).prune(records, policy, dry_run=dry_run, timeout=timeout)
+        pruned = Reclaimer(self.statepoints).prune(records, policy, dry_run=dry_run, timeout=timeout)
+        if pruned.statepoints and not dry_run:
+            self.warmer.forget(pruned.statepoints)
+        return pruned
 
     def _prune_by_config(self, sandbox: Sandbox) -> None:
         """Prune as the configuration says, some at a time; a snapshot never fails for it, nor waits for others."""

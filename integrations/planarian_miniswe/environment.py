@@ -78,6 +78,9 @@ class PlanarianEnvironment:
     def _find_or_create(self) -> Sandbox:
         if self.config.attach:
             sandbox = self.planarian.sandbox(self.config.attach)
+            restored = self.planarian.attach(sandbox)
+            if restored is not None:
+                self.logger.warning("%s did not run:\n%s", sandbox.id, restored.to_markdown())
             if self.config.policy:
                 self.planarian.set_policy(sandbox, self.config.policy)
             return sandbox

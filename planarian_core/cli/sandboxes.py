@@ -120,7 +120,8 @@ def state(planarian: Planarian, record: SandboxRecord) -> str:
 def list_(as_json: JsonOption = False) -> None:
     """List the sandboxes, the oldest first.
 
-    State: running, stopped, dead (its init is gone; a rollback brings it back), or unfinished (see planarian recover).
+    State: running; stopped, or dead (its init is gone), from where planarian attach brings it back; or unfinished (see
+    planarian recover).
 
     \b
     Example:
@@ -168,7 +169,7 @@ def stop(named: SandboxArgument = "", sandbox: SandboxOption = "", as_json: Json
         output.print_json({"stopped": chosen.id})
     else:
         output.say(chosen.id)
-        output.remark("stopped; it comes back with: " + f"planarian rollback -s {chosen.id} @head")
+        output.remark("stopped; it comes back with: " + f"planarian attach {chosen.id}")
 
 
 def rm(

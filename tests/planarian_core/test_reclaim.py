@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -18,7 +20,7 @@ from planarian_core.prune_choice import NEWEST, PrunePolicy, choose
 from planarian_core.reclaim import HOME
 from planarian_core.registry import Operation
 from planarian_core.sandbox import Sandbox
-from planarian_core.testing.fakes import FakePlugin
+from planarian_core.testing.fakes import FakePlugin, FakeService
 from planarian_core.testing.workloads import remove_all
 
 NOW = datetime(2026, 6, 1, tzinfo=UTC)
@@ -257,6 +259,65 @@ def test_a_full_disk_in_the_middle_leaves_the_rest_to_recover(
     assert fake_planarian.registry.operations() == []
     assert not (fake_planarian.home / "fake-files" / first.id).exists()
     assert fake_planarian.rollback(sandbox, second).statepoint == second
+
+
+def test_a_warm_copy_goes_first(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    first, _ = _take(fake_planarian, sandbox, "one", "two")
+    fake_planarian.keep_warm(first, wait=True)
+    (copy,) = fake_planarian.standbys.copies(first.id)
+    assert fake_planarian.prune(ALL_BUT_ONE).statepoints == (first.id,)
+    fake_planarian.warmer.settle()
+    assert fake_planarian.standbys.copies() == []
+    assert fake_planarian.registry.standbys.all() == {}
+    assert not Path(copy.record.spec.layer).exists()
+
+
+def test_a_warm_copy_of_another_runtime_keeps_its_statepoint(
+    fake_planarian: Planarian, sandbox: Sandbox, service: FakeService
+) -> None:
+    first, _ = _take(fake_planarian, sandbox, "one", "two")
+    with Planarian.open(fake_planarian.home, plugins=[FakePlugin([service])]) as other:
+        other.keep_warm(other.resolve(other.sandbox(sandbox.id), first.id), wait=True)
+        pruned = fake_planarian.prune(ALL_BUT_ONE)
+        assert (pruned.statepoints, pruned.kept) == ((), {"a warm copy": 1})
+    assert fake_planarian.prune(ALL_BUT_ONE).statepoints == (first.id,)
+
+
+def test_beside_snapshots_forks_and_rollbacks(copying: Planarian, workspace: Path) -> None:
+    """Whatever happens at the same time, what is committed at the end can be had, with its content."""
+    sandbox = copying.create_sandbox(workspace)
+    contents: dict[str, str] = {}
+    done = threading.Event()
+    failures: list[BaseException] = []
+
+    def prune() -> None:
+        try:
+            while not done.is_set():
+                copying.prune(PrunePolicy(keep_last=2))
+        except BaseException as error:
+            failures.append(error)
+
+    pruning = threading.Thread(target=prune)
+    pruning.start()
+    try:
+        for number in range(25):
+            text = f"content {number}"
+            (point,) = _take(copying, sandbox, text)
+            contents[point.id] = text
+            if number % 4 == 1:
+                copying.fork(point)
+            if number % 3 == 2:
+                with suppress(LineageError):  # pruned just now
+                    copying.rollback(sandbox, "@head~1", safety=False)
+    finally:
+        done.set()
+        pruning.join()
+    assert not failures
+    committed = _committed(copying, sandbox)
+    assert 2 <= len(committed) < 25
+    for statepoint_id in committed:
+        copying.rollback(sandbox, statepoint_id, safety=False)
+        assert _read(sandbox, "f") == contents[statepoint_id]
 
 
 # --- bytes ---

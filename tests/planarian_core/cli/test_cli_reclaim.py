@@ -152,6 +152,16 @@ def test_all_sandboxes_at_once_and_busy_ones_are_passed_over(cli: Any, tmp_path:
     assert len(cli("prune", "-s", "two", "--keep-last", "1").split()) == 1
 
 
+def test_what_was_cut_off_is_left_to_recover(cli: Any) -> None:
+    cli("new")
+    points = _take(cli, 2)
+    told = cli.fails(5, "prune", "--keep-last", "1", env={**cli.env, "PLANARIAN_FAULT": "prune.dropped=fail"})
+    assert "not all of their space is free yet" in told
+    assert "Next: planarian recover" in told
+    assert "a prune of home had been cut off" in cli("recover")
+    assert _statuses(cli) == {points[0]: "pruned", points[1]: "committed"}
+
+
 # --- quotas ---
 
 

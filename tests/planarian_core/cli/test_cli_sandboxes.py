@@ -74,9 +74,9 @@ def test_a_stopped_sandbox_comes_back_as_it_was_told(cli: Any) -> None:
     sandbox_id = cli("new")
     cli("snapshot", "one")
     told = cli.run("stop").stderr.decode()
-    assert f"planarian rollback -s {sandbox_id} @head" in told
+    assert f"planarian attach {sandbox_id}" in told
     assert "planarian" in cli.fails(125, "run", "-s", sandbox_id, "true")
-    cli("rollback", "-s", sandbox_id, "@head")
+    cli("attach", sandbox_id)
     cli("run", "true")
 
 
