@@ -24,8 +24,6 @@ def changed_files(
         return 0, ()
     destination = statepoints.by_files(record, statepoint)
     try:
-        count, names = destination.changed(record)
+        return destination.changed(record)
     finally:
         destination.finish()
-    counted = count or not filesystem.capabilities.constant_time  # such a backend replaces a layer whole
-    return (count if counted else None), names

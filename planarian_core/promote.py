@@ -107,6 +107,8 @@ class Promotion:
 
     def _conflicts(self) -> Iterator[Conflict]:
         yield from self._statepoints_since()
+        if self._statepoints.unchanged(self._source):
+            return  # whatever was called since its head left nothing behind
         calls = self._calls.count(self._source.id)
         if calls:
             yield Conflict("calls", f"{calls} tool calls since its last statepoint")

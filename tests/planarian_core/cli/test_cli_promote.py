@@ -136,3 +136,36 @@ def _ask(cli: Any, sandbox: str, what: str) -> int:
     """Ask the sandbox's server; one that is started anew takes its time."""
     script = 'for i in $(seq 200); do python3 -c "$1" counter.sock "$2" 2>/dev/null && exit; sleep .02; done; exit 1'
     return int(cli("run", "-s", sandbox, "--", "bash", "-c", script, "bash", ASK_COUNTER, what))
+
+
+@pytest.mark.needs("root", "criu", "namespaces", "btrfs")
+def test_on_a_pool_where_nothing_is_copied(bare: Any) -> None:
+    """The same verbs on ``btrfs``, whose statepoints are subvolumes: promoted, pruned, attached, skipped."""
+    bare("pool", "create", "--size", "512M")
+    try:
+        backends = [{"copy": "btrfs"}.get(word, word) for word in NAMESPACE]
+        bare("new", *backends, "--name", "source", "--policy", "on-change")
+        bare("run", "-n", "-s", "source", "--", "bash", "-c", "sleep 1000 >/dev/null 2>&1 & echo base >f")
+        base = bare("snapshot", "-s", "source", "base")
+        bare("run", "-n", "-s", "source", "true")
+        assert bare("snapshot", "-s", "source", "--if-due") == "", "nothing changed, and that is proven"
+        fork = bare("fork", "-s", "source", "base", "--name", "attempt")
+        _write(bare, "attempt", "attempted")
+        assert bare.json("promote", "attempt", "--preview")["conflicts"] == []
+        bare("promote", "attempt")
+        promoted = next(s["id"] for s in bare.json("log", "-s", "source")["statepoints"] if s["head"])
+        bare("rm", "--yes", fork)
+        _write(bare, "source", "later")
+        assert bare("snapshot", "-s", "source", "--if-due").startswith("sp-")
+        bare("hold", promoted)
+        pruned = bare.json("prune", "-s", "source", "--keep-last", "2", "--drop-named")["statepoints"]
+        assert base in pruned
+        bare("stop", "source")
+        assert bare.json("attach")["context"]["safety_id"] is None, "nothing was left otherwise"
+        bare("rollback", "-s", "source", promoted)
+        assert _read(bare, "source") == "attempted"
+        assert bare("run", "-s", "source", "pgrep", "-x", "sleep")
+    finally:
+        for row in reversed(bare.json("list")["sandboxes"]):
+            bare("rm", "--yes", row["id"])
+        bare("pool", "destroy")
