@@ -5,8 +5,8 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -107,16 +107,16 @@ def check(images: Path, digest: str) -> Manifest:
 
 
 class Verification:
-    """Compares the content of an image with its hashes, in threads of its own: what CRIU acts on, and the pages of
-    memory, which are most of it and which CRIU only fills in.
+    """Compares an image's content with its hashes: what CRIU acts on before it sees any of it, the pages of memory,
+    which are most of it and which CRIU only fills in, in a thread while it works.
     """
 
     def __init__(self, images: Path, digest: str) -> None:
         """RestoreError as for :func:`check`."""
         self._images = images
         self._files = check(images, digest).files
-        self._pool = ThreadPoolExecutor(max_workers=2)
-        self._found = {name: self._pool.submit(self._damage, name) for name in sorted(self._files, key=_is_pages)}
+        self._pool = ThreadPoolExecutor(max_workers=1)
+        self._pages: list[Future[None]] = []
 
     def __enter__(self) -> Verification:
         return self
@@ -125,23 +125,26 @@ class Verification:
         self._pool.shutdown(cancel_futures=True)
 
     def begin(self) -> None:
-        """Wait for all but the pages, before CRIU sees the image; RestoreError names the damaged file."""
-        self._refuse(name for name in self._found if not _is_pages(name))
+        """Compare all but the pages, and go on with those; RestoreError names a damaged file."""
+        for name in self._files:
+            if _is_pages(name):
+                self._pages.append(self._pool.submit(self._compare, name))
+            else:
+                self._compare(name)
 
     def finish(self) -> None:
         """Wait for the pages, before anything runs that they are the memory of; RestoreError as above."""
-        self._refuse(filter(_is_pages, self._found))
+        for compared in self._pages:
+            compared.result()
 
-    def _refuse(self, names: Iterable[str]) -> None:
-        for name in names:
-            if reason := self._found[name].result():
-                raise RestoreError(f"the image file {self._images / name} is damaged: {reason}", remedy=_DAMAGED)
-
-    def _damage(self, name: str) -> str:
+    def _compare(self, name: str) -> None:
+        path = self._images / name
         try:
-            return "" if _hash(self._images / name)[1] == self._files[name][1] else "its content has changed"
+            reason = "" if _hash(path)[1] == self._files[name][1] else "its content has changed"
         except OSError as failure:
-            return str(failure)
+            reason = str(failure)
+        if reason:
+            raise RestoreError(f"the image file {path} is damaged: {reason}", remedy=_DAMAGED)
 
 
 def _is_pages(name: str) -> bool:
