@@ -39,7 +39,8 @@ class Config:
     head and the named ones) or ``best:N`` (the head and the N best of the ledger); ``standby_memory`` (``2G``) bounds
     what they take together, a quarter of what is free if empty.
 
-    ``max_bytes`` (``20G``) is what all statepoints may take, without limit if empty; ``min_free`` (``1G`` or ``2%``)
+    ``max_bytes`` (``20G``) is what all statepoints may take, without limit if empty (of files on a btrfs pool the size
+    of the pool is the limit); ``min_free`` (``1G`` or ``2%``)
     what must stay free on the disk, the smaller of 256M and 1% if empty. ``prune`` (``keep-last:50``) prunes a
     sandbox by itself after a snapshot, some at a time.
     """

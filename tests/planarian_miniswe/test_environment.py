@@ -124,7 +124,13 @@ def test_a_failure_of_the_sandbox_is_raised(make: MakeEnvironment) -> None:
 
 @pytest.mark.parametrize(
     ("policy", "taken"),
-    [("every-call", ["one", "two", "three"]), ("every:2", ["two"]), ("milestones", []), ("manual", [])],
+    [
+        ("every-call", ["one", "two", "three"]),
+        ("every:2", ["two"]),
+        ("on-change", ["one", "two", "three"]),
+        ("milestones", []),
+        ("manual", []),
+    ],
 )
 def test_a_statepoint_after_an_action_as_the_policy_says(make: MakeEnvironment, policy: str, taken: list[str]) -> None:
     environment = make(policy=policy)
@@ -246,6 +252,20 @@ def test_attach_goes_on_in_a_sandbox_and_never_removes_it(make: MakeEnvironment,
     assert fake_planarian.sandbox("mine").id == first.sandbox.id
     with pytest.raises(LineageError, match="nonesuch"):
         make(attach="nonesuch")
+
+
+def test_attach_picks_a_stopped_sandbox_up_and_sets_its_policy(
+    make: MakeEnvironment, fake_planarian: Planarian, caplog: pytest.LogCaptureFixture
+) -> None:
+    first = make(name="mine", policy="manual")
+    fake_planarian.snapshot(first.sandbox, name="kept")
+    first.sandbox.stop()
+    second = make(attach="mine", policy="every:2")
+    assert "was picked up again at statepoint" in caplog.text
+    (seen,) = run(second, "echo runs")
+    assert seen["output"] == "runs\n"
+    assert second.sandbox.record.policy == "every:2"
+    assert make(attach="mine").sandbox.record.policy == "every:2", "it stays with the sandbox"
 
 
 @pytest.mark.parametrize("keep", [True, False])
