@@ -35,6 +35,8 @@ from planarian_filesystem.pool import Pool
 STATEPOINTS = ".statepoints"
 ORIGINS = ".origins"
 
+_MOST_GAPS = 20
+
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,199}")
 
@@ -288,13 +290,14 @@ def _checked(statepoint_id: str) -> None:
 
 def _nested(fd: int) -> list[list[str]]:
     """Gaps for the subvolumes that something made inside the layer: a snapshot leaves them out."""
+    found = btrfs_ioctl.subvolumes_below(fd)
     gaps = []
-    for _, directory in btrfs_ioctl.subvolumes_below(fd):
-        try:
-            where = btrfs_ioctl.path_of_inode(fd, directory) if directory != btrfs_ioctl.FIRST_INODE else ""
-        except OSError:
-            where = ""
-        gaps.append([where or ".", "a btrfs subvolume that was made in this directory isn't captured"])
+    for number, directory in found[:_MOST_GAPS]:
+        with contextlib.suppress(OSError):
+            path = btrfs_ioctl.path_of_subvolume(fd, number, directory)
+            gaps.append([path, "a btrfs subvolume of its own isn't captured"])
+    if len(found) > len(gaps):
+        gaps.append([".", f"{len(found) - len(gaps)} more btrfs subvolumes in it aren't captured"])
     return gaps
 
 

@@ -48,6 +48,7 @@ _FS_INFO = _read(31, 1024)
 _SEND = _write(38, 72)
 _GET_SUBVOL_INFO = _read(60, 504)
 _GET_SUBVOL_ROOTREF = _write(61, 4096) | _read(61, 4096)
+_INO_LOOKUP_USER = _write(62, 4096) | _read(62, 4096)
 _SNAP_DESTROY_V2 = _write(63, 4096)
 _NO_FILE_DATA = 1
 
@@ -207,6 +208,14 @@ def _items(
         at += _ITEM.size
         yield number, found, offset, memoryview(answer)[at : at + length]
         at += length
+
+
+def path_of_subvolume(fd: int, number: int, directory: int) -> str:
+    """The path of a subvolume that :func:`subvolumes_below` found, from the top directory ``fd``."""
+    answer = bytearray(struct.pack("=QQ", directory, number) + bytes(4080))
+    fcntl.ioctl(fd, _INO_LOOKUP_USER, answer)
+    name, path = (bytes(part).partition(b"\0")[0] for part in (answer[16 : 16 + 256], answer[16 + 256 :]))
+    return os.fsdecode(path + name)
 
 
 def path_of_inode(fd: int, number: int) -> str:

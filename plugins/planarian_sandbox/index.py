@@ -30,6 +30,7 @@ _PATH_UPPER = 0x04
 _ROOM = 128
 _AT_EMPTY_PATH = 0x1000
 _GET_UUID = 0x80111500
+_BTRFS_FS_INFO = 0x8400941F
 _LIBC = ctypes.CDLL(None, use_errno=True)
 
 
@@ -133,6 +134,15 @@ def _file_system_uuid(descriptor: int) -> bytes:
     answer = bytearray(17)
     try:
         fcntl.ioctl(descriptor, _GET_UUID, answer)
-    except OSError:  # before Linux 6.9
-        return b""
+    except OSError:  # before Linux 6.9, and btrfs
+        return _btrfs_uuid(descriptor)
     return bytes(answer[1:17]) if answer[0] == 16 else b""
+
+
+def _btrfs_uuid(descriptor: int) -> bytes:
+    answer = bytearray(1024)
+    try:
+        fcntl.ioctl(descriptor, _BTRFS_FS_INFO, answer)
+    except OSError:
+        return b""
+    return bytes(answer[16:32])

@@ -39,7 +39,7 @@ _PROGRAMS = ("agent.py", "session_holder.py", "request_client.py")
 
 def prepare(spec: SandboxSpec, home: Path) -> Layout:
     """Fill the empty layer of ``spec``; ConfigurationError when its workspace can't be served."""
-    hidden = hidden_paths((spec.home, str(home)), spec.hidden)
+    hidden = hidden_paths(_own(spec, home), spec.hidden)
     check_workspace(spec.workspace, hidden)
     workspace = os.path.realpath(spec.workspace)
     rootless = os.geteuid() != 0
@@ -71,9 +71,14 @@ def refresh(spec: SandboxSpec, layout: Layout, home: Path, programs: bool = True
     Without ``programs`` the runtime's files stay as they are: an image of the processes that is to come back
     relies on them.
     """
-    apply_hidden(spec, layout, hidden_paths((spec.home, str(home)), spec.hidden))
+    apply_hidden(spec, layout, hidden_paths(_own(spec, home), spec.hidden))
     if programs:
         install_runtime(spec)
+
+
+def _own(spec: SandboxSpec, home: Path) -> tuple[str, ...]:
+    """Where Planarian keeps its files: the home, and the directory of the layers, which may lie elsewhere."""
+    return spec.home, str(home), os.path.dirname(spec.layer)
 
 
 def _fresh_directories(upper: str, layout: Layout) -> None:

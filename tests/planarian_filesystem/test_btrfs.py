@@ -273,7 +273,7 @@ def test_nested_subvolumes_are_named_and_hinder_nothing(backend: BtrfsBackend, l
     (innermost / "file").write_text("x")
     nest(layer.path, "top")
     artefact = backend.capture(layer, "sp-1")
-    assert sorted(path for path, _ in artefact.details["gaps"]) == [".", "folder"]
+    assert sorted(path for path, _ in artefact.details["gaps"]) == ["folder/inner", "top"]
     assert not backend.unchanged(layer, artefact)
     staged = backend.stage(artefact, layer)
     staged.switch()
@@ -436,6 +436,7 @@ def test_an_ordinary_user_where_the_mount_allows_it(users_home: Path) -> None:
         inner = nest(layer.path / "extra", "inner")
         (inner / "file").write_text("x")
         nest(inner, "innermost")
+        assert backend.capture(layer, "sp-2").details["gaps"][0][0] == "extra/inner"
         staged = backend.stage(artefact, layer)
         staged.switch()
         assert "text" in staged.changed
@@ -446,6 +447,7 @@ def test_an_ordinary_user_where_the_mount_allows_it(users_home: Path) -> None:
             assert entry is not None
             assert entry.identity == ""
         backend.discard("sp-1")
+        backend.discard("sp-2")
         backend.destroy(layer)
         assert beside(layer) == []
 
@@ -477,10 +479,13 @@ def test_searching_many_inodes(opened: int, layer: Layer) -> None:
     assert found == {256, *(entry.inode() for entry in os.scandir(layer.path))}
 
 
-def test_many_nested_subvolumes_are_listed(opened: int, layer: Layer) -> None:
+def test_many_nested_subvolumes_are_listed(backend: BtrfsBackend, opened: int, layer: Layer) -> None:
     for number in range(300):
         nest(layer.path, f"nested{number}")
     assert len(btrfs_ioctl.subvolumes_below(opened)) == 300
+    gaps = backend.capture(layer, "sp-1").details["gaps"]
+    assert len(gaps) == 21
+    assert "280 more" in gaps[-1][1]
     base = os.open(layer.path.parent, os.O_RDONLY)
     btrfs_subvolumes.remove(base, layer.path.name)
     btrfs_subvolumes.remove(base, layer.path.name)
