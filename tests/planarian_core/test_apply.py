@@ -308,6 +308,21 @@ def test_hard_links_that_come_together_stay_together(world: World) -> None:
     assert os.stat(world.ours / "a").st_ino == os.stat(world.ours / "b").st_ino
 
 
+def test_hard_links_of_the_workspace_may_go_one_after_the_other(world: World) -> None:
+    (world.base / "a").write_text("x")
+    world.branch()
+    for side in (world.base, world.theirs, world.ours):
+        os.link(side / "a", side / "b")
+    (world.theirs / "a").unlink()
+    (world.theirs / "b").write_text("y")
+    before = describe(world.ours)
+    store = world.apply()
+    assert (world.ours / "b").read_text() == "y"
+    assert not (world.ours / "a").exists()
+    store.put_back(world.ours, ".mark")
+    assert describe(world.ours)[b"a"][:7] == before[b"a"][:7]
+
+
 def test_what_was_applied_last_is_the_base_of_the_next(world: World) -> None:
     (world.base / "f").write_text("0")
     world.branch()
