@@ -38,6 +38,7 @@ class SnapshotRequest:
 
     ``in_flight``: inside pids of the call that asked for it from within the sandbox; they are in the image but die in a
     restore before they run, lest the rest of the call happen again. ``files_only``: leave the processes out, said so.
+    ``apart_from``: a statepoint whose artefacts must not be shared, because they may turn out to be damaged.
     """
 
     name: str = ""
@@ -45,6 +46,7 @@ class SnapshotRequest:
     automatic: bool = False
     in_flight: tuple[int, ...] = ()
     files_only: str = ""
+    apart_from: Statepoint | None = None
 
     @property
     def quiet(self) -> bool:
@@ -110,9 +112,9 @@ class Capturer:
     def unchanged(self, record: SandboxRecord) -> bool:
         """Whether it is proven that files, processes and remote positions are the head's."""
         head = self.head(record)
-        if head is None or not self.still(record, head) or not self.same_files(record, head):
+        if head is None or self._positions(record) != head.remote:
             return False
-        return self._positions(record) == head.remote and self.still(record, head)
+        return self.still(record, head) and self.same_files(record, head)
 
     def _positions(self, record: SandboxRecord) -> tuple[RemotePosition, ...]:
         return self._remote.capture(record, self._remote.services(record))
@@ -123,9 +125,8 @@ class Capturer:
         head = self._sharable(record, request)
         if head is None or not (request.quiet or head.facts) or not self.same_files(record, head):
             return None
+        # Both proofs reach back to the head's capture, so both hold at the moment of the first one.
         statepoint = self._of_head(record, statepoint, head, request, head.files)
-        if not self.still(record, head):  # what was proven before the files holds after them: so it held all the time
-            return None
         timings = {"frozen": 0.0, "total": round(time.perf_counter() - started, 6)}
         return replace(statepoint, status=Status.COMMITTED, facts=head.facts, timings=timings)
 
@@ -133,7 +134,9 @@ class Capturer:
         if request.in_flight or request.files_only:
             return None
         head = self.head(record)
-        return head if head is not None and self.still(record, head) else None
+        if head is None or _share_something(head, request.apart_from):
+            return None
+        return head if self.still(record, head) else None
 
     def _of_head(
         self,
@@ -266,6 +269,15 @@ class Capturer:
                 state="nothing was changed",
                 remedy="use --files-only: processes then start anew",
             )
+
+
+def _share_something(one: Statepoint, other: Statepoint | None) -> bool:
+    """Whether two statepoints have an artefact in common."""
+
+    def owners(point: Statepoint) -> set[tuple[str, str]]:
+        return {(a.domain.value, point.owner(a)) for a in (point.files, point.processes) if a is not None}
+
+    return other is not None and not owners(one).isdisjoint(owners(other))
 
 
 def shared(source: Statepoint, artefact: Artefact | None) -> Artefact | None:

@@ -324,7 +324,9 @@ class StatepointManager:
             return None, [Gap(Domain.FILES, record.spec.layer, "was gone altogether: no safety statepoint was taken")]
         description = f"before the rollback to {target.name or target.id}"
         try:
-            return self.snapshot_anyway(record, SnapshotRequest(description=description, automatic=True)), []
+            return self.snapshot_anyway(
+                record, SnapshotRequest(description=description, automatic=True, apart_from=target)
+            ), []
         except CaptureError as error:
             error.remedy = f"{error.remedy}; or give the present state up: rollback --no-safety"
             raise
