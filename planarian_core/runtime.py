@@ -527,10 +527,18 @@ class Planarian:
             return Applier(self.statepoints).apply(sandbox.record, request)
 
     def undo_application(self, sandbox: Sandbox, application: str = LAST, *, skip_conflicts: bool = False) -> Undone:
-        """Put back what an application replaced on the host; what somebody changed there since is a conflict."""
+        """Put back what an application replaced on the host; what somebody changed there since is a conflict.
+
+        The handle may be of a sandbox that was removed since (:meth:`sandbox_of_application`).
+        """
         applier = Applier(self.statepoints)
         with self.sandboxes.hold(sandbox.id, exclusive=True):
             return applier.undo(applier.find(sandbox.id, application), skip_conflicts=skip_conflicts)
+
+    def sandbox_of_application(self, application: str) -> Sandbox | None:
+        """A handle on whose changes were applied, be it there or not; None for an id that nothing has."""
+        found = self.registry.applications.get(application)
+        return Sandbox(self, found.sandbox_id) if found is not None else None
 
     def _side(self, source: Sandbox, reference: StatepointRef) -> Side:
         """A statepoint with the sandbox that it is of; a full id may be another sandbox's."""

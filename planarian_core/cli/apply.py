@@ -53,10 +53,11 @@ def apply(
     if theirs and skip_conflicts:
         raise typer.BadParameter("--theirs and --skip-conflicts exclude each other")
     with opened(as_json=as_json) as planarian:
-        chosen = planarian.sandbox(sandbox)
         if undo:
-            _undo(planarian, chosen, undo, skip_conflicts, as_json)
+            taken = planarian.sandbox_of_application(undo) or planarian.sandbox(sandbox)
+            _undo(planarian, taken, undo, skip_conflicts, as_json)
             return
+        chosen = planarian.sandbox(sandbox)
         options = {"theirs": theirs, "skip_conflicts": skip_conflicts, "with_git_config": with_git_config}
         asks = not (preview or yes or as_json) and sys.stdin is not None and sys.stdin.isatty()
         if preview or asks:

@@ -185,10 +185,10 @@ def test_in_place_there_is_nothing_to_apply_but_a_fork_of_it(bare: Any, workspac
     application = bare("apply", "-s", fork).splitlines()[-1]
     assert (workspace / "hello.txt").read_text() == "fork\n"
     assert _sh(bare, "cat d/f", "-s", source) == "new"
-    bare("apply", "-s", fork, "--undo", application)
+    bare("rm", "--yes", fork)
+    bare("apply", "--undo", application)  # also when the sandbox is no more
     assert (workspace / "hello.txt").read_text() == "hello\n"
     assert not (workspace / "d").exists()
-    bare("rm", "--yes", fork)
     bare("rm", "--yes", source)
 
 
