@@ -23,6 +23,8 @@ from planarian_filesystem.pool import LABEL, Pool, unavailable
 
 LEAST = 256 * 1024**2
 _MARGIN = 256 * 1024**2
+_MKFS = ("--quiet", "--nodiscard", "--metadata", "dup", "--data", "single")
+"""Metadata twice: the disk below may have no checksums. No discard: it would give back what was set aside."""
 _MKFS_SECONDS = 300
 _RELEASE_SECONDS = 3.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -301,9 +303,8 @@ def _make(draft: Path, size: int, sparse: bool) -> None:
     try:
         with open(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b") as file:
             _extend(file.fileno(), size, sparse)
-        # Metadata twice: the host's disk has no checksums of its own. No discard: it would give the space back.
         done = subprocess.run(
-            ["mkfs.btrfs", "--quiet", "--nodiscard", "--metadata", "dup", "--data", "single", "--label", LABEL, draft],
+            ["mkfs.btrfs", *_MKFS, *_small_nodes(), "--label", LABEL, str(draft)],
             capture_output=True, text=True, timeout=_MKFS_SECONDS, check=False, stdin=subprocess.DEVNULL,
         )  # fmt: skip
         if done.returncode != 0:
@@ -320,6 +321,11 @@ def _make(draft: Path, size: int, sparse: bool) -> None:
             state="nothing remains",
             remedy="planarian doctor",
         ) from error
+
+
+def _small_nodes() -> tuple[str, ...]:
+    """A snapshot rewrites a few nodes whole: with the smallest ones it takes a third of the space, and less time."""
+    return ("--nodesize", "4096") if os.sysconf("SC_PAGE_SIZE") == 4096 else ()
 
 
 def _extend(fd: int, size: int, sparse: bool) -> None:
