@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
 from planarian_core.bundle_format import BundleError, BundleReader, Frame, Kind, damaged
 from planarian_core.bundle_packing import Progress
-from planarian_core.bundle_records import BundleHead, BundleHost, PartSize, read_ancestor, read_head
+from planarian_core.bundle_records import BundleHead, BundleHost, read_ancestor, read_head
 from planarian_core.bundle_unpacking import Nowhere, TreeReader, TreeSink
 from planarian_core.file_tree import FileEntry, FileKind
 from planarian_core.interfaces import SandboxBackend, TakesLayers
@@ -36,10 +36,11 @@ def this_host() -> BundleHost:
     return BundleHost(found.machine, platform.system(), found.release, os.geteuid() == 0, os.geteuid(), os.getegid())
 
 
-def objection(part: str, backend: SandboxBackend, path: str, entry: FileEntry, *, trusted: bool) -> str:
-    """Why a name can't be in a part of a bundle of a sandbox of that backend; empty when it can.
+def objection(part: str, layers: TakesLayers | None, path: str, entry: FileEntry, *, trusted: bool) -> str:
+    """Why a name can't be in a part of a bundle; empty when it can.
 
     Args:
+        layers: the sandbox backend, where its layers are more than plain files (:func:`layers_of`).
         trusted: the home's owner vouches for who made it. Otherwise nothing may be in it that means more here than
             where it was made.
     """
@@ -48,8 +49,8 @@ def objection(part: str, backend: SandboxBackend, path: str, entry: FileEntry, *
     foreign = [name for name in entry.xattrs if not name.startswith((*_ANYWHERE, *_PRIVILEGED))]
     if foreign:
         return f"the attribute {foreign[0][:80]!a}, which belongs to a host"
-    if part == "files" and isinstance(backend, TakesLayers):
-        return backend.objection(path, entry, trusted=trusted)
+    if part == "files" and layers is not None:
+        return layers.objection(path, entry, trusted=trusted)
     if part == "images":
         plain = entry.kind in (FileKind.FILE, FileKind.DIRECTORY) and not entry.xattrs and not entry.mode & _SET_ID
         return "" if plain else "something that is no plain file among the images of processes"
@@ -60,6 +61,11 @@ def objection(part: str, backend: SandboxBackend, path: str, entry: FileEntry, *
     if not trusted and any(name.startswith(_PRIVILEGED) for name in entry.xattrs):
         return "an attribute that gives privileges"
     return ""
+
+
+def layers_of(backend: SandboxBackend | None) -> TakesLayers | None:
+    """The backend, if its layers are more than plain files."""
+    return backend if isinstance(backend, TakesLayers) else None
 
 
 @dataclass(frozen=True)
@@ -87,7 +93,8 @@ class _Walk:
         self.head: BundleHead | None = None
         self.ancestors: list[Evidence] = []
         self.doubts: list[str] = []
-        self._backend: SandboxBackend | None = None
+        self._known = False
+        self._layers: TakesLayers | None = None
         self._part: TreeReader | None = None
         self._seen: list[str] = []
 
@@ -96,7 +103,8 @@ class _Walk:
             if frame.kind is not Kind.HEAD:
                 raise damaged("it doesn't begin with its first record")
             self.head = read_head(frame.record())
-            self._backend = self._backends(self.head.sandbox.backend)
+            backend = self._backends(self.head.sandbox.backend)
+            self._known, self._layers = backend is not None, layers_of(backend)
         elif frame.kind is Kind.PART:
             self._begin(self.head, frame.part)
         elif self._part is not None:
@@ -113,13 +121,13 @@ class _Walk:
         self._seen.append(name)
 
         def examine(path: str, entry: FileEntry) -> None:
-            if self._backend is not None:
-                self._examine(name, path, entry, self._backend)
+            if self._known:
+                self._examine(name, path, entry)
 
         self._part = TreeReader(head.parts[name], self._sinks(name, head), examine, self._progress)
 
-    def _examine(self, part: str, path: str, entry: FileEntry, backend: SandboxBackend) -> None:
-        problem = objection(part, backend, path, entry, trusted=True)
+    def _examine(self, part: str, path: str, entry: FileEntry) -> None:
+        problem = objection(part, self._layers, path, entry, trusted=True)
         if problem:
             raise BundleError(
                 f"the bundle holds what none may: {problem} ({path[:200]!a})",
@@ -127,7 +135,7 @@ class _Walk:
                 state="nothing was imported",
                 remedy="don't use this bundle; ask who made it",
             )
-        doubt = objection(part, backend, path, entry, trusted=False)
+        doubt = objection(part, self._layers, path, entry, trusted=False)
         if doubt and len(self.doubts) < _MOST_DOUBTS:
             self.doubts.append(f"{doubt} ({path[:200]!a})")
 
@@ -249,8 +257,3 @@ def refuse(obstacles: Sequence[Obstacle]) -> None:
         state="nothing was imported",
         remedy="; ".join(remedies),
     )
-
-
-def total(parts: Iterator[PartSize]) -> int:
-    """Bytes of all parts, at most."""
-    return sum(part.bytes for part in parts)

@@ -7,7 +7,7 @@ host's network, limits, variables of one that isn't isolated) is taken from a bu
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -357,8 +357,3 @@ class _Moving:
             replace(outcome, id=self._ids(outcome.id), statepoint_id=point.id) for outcome in evidence.outcomes
         )
         return Evidence(point, outcomes)
-
-
-def describe(gaps: Sequence[Gap]) -> list[Mapping[str, str]]:
-    """Gaps as plain data."""
-    return [{"domain": gap.domain.value, "subject": gap.subject, "reason": gap.reason} for gap in gaps]

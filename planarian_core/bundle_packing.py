@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import chain, islice
 from typing import Any
 
@@ -53,6 +54,7 @@ class TreePacker:
 
     def __init__(self, tree: FileTree, objection: Objection) -> None:
         self._tree = tree
+        self._stretches = tree.stretches if isinstance(tree, ReadsHoles) else partial(_without_zeros, tree)
         self._objection = objection
         self._entries = 0
         self._groups: dict[str, int] = {}
@@ -92,7 +94,7 @@ class TreePacker:
             content: Iterator[tuple[int, bytes]] = iter(())
             if entry.kind is FileKind.FILE and (first or group is None):
                 try:
-                    content = _begun(stretches(self._tree, path))
+                    content = _begun(self._stretches(path))
                 except RestoreError as error:
                     if error.code != "tree-no-file":
                         raise
@@ -139,13 +141,8 @@ def _by_name(entry: FileEntry) -> str:
     return entry.name
 
 
-def stretches(tree: FileTree, path: str) -> Iterator[tuple[int, bytes]]:
-    """The content of a file by (offset, bytes), without its holes; of a tree that doesn't know of holes, without
-    blocks of nothing but zeros.
-    """
-    if isinstance(tree, ReadsHoles):
-        yield from tree.stretches(path)
-        return
+def _without_zeros(tree: FileTree, path: str) -> Iterator[tuple[int, bytes]]:
+    """The content of a file of a tree that doesn't know of holes, without blocks of nothing but zeros."""
     offset = 0
     for data in _blocks(tree.read(path)):
         if data.strip(b"\0"):

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO
 
 from planarian_core.artefacts import Artefacts
-from planarian_core.bundle_checking import objection, this_host
+from planarian_core.bundle_checking import layers_of, objection, this_host
 from planarian_core.bundle_format import BundleError, BundleWriter, Kind
 from planarian_core.bundle_packing import Progress, TreePacker
 from planarian_core.bundle_records import MOST_ANCESTORS, BundledSandbox, BundleHead, PartSize
@@ -72,7 +72,7 @@ class Exporter:
         with ExitStack() as stack, _writing(file, force) as stream:
             reach("export.begun")
             packers = {
-                name: TreePacker(_WithoutLabels(tree), partial(objection, name, sandbox, trusted=True))
+                name: TreePacker(_WithoutLabels(tree), partial(objection, name, layers_of(sandbox), trusted=True))
                 for name, tree in self._trees(stack, statepoint, record)
             }
             sizes = {name: packer.measure() for name, packer in packers.items()}
