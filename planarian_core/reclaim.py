@@ -29,9 +29,9 @@ HOME = "home"
 class Pruned:
     """What a pruning did, or would do (``dry_run``).
 
-    ``freed`` are bytes really freed, as far as backends can tell (of a dry run: what the captures had added, of which others may share some), and
-    ``left`` what the statepoints asked about still take. ``kept`` counts, by reason, those that stay though they
-    aren't among the newest; ``busy`` sandboxes were passed over.
+    ``freed`` are bytes really freed, as far as backends can tell; of a dry run what the captures had added, of which
+    others may share some. ``left`` is what the statepoints asked about still take. ``kept`` counts, by reason, those
+    that stay though they aren't among the newest; ``busy`` sandboxes were passed over.
     """
 
     statepoints: tuple[str, ...] = ()
