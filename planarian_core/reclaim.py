@@ -191,9 +191,10 @@ class Reclaimer:
             reach("prune.dropped")
             collected, failure = self._collect(marked.values())
             reach("prune.collected")
-        except OSError as error:
+        except (OSError, PlanarianError) as error:
+            cause = error.message if isinstance(error, PlanarianError) else error
             raise PlanarianError(
-                f"the pruning was cut short: {error}",
+                f"the pruning was cut short: {cause}",
                 code="prune-unfinished",
                 state=f"{len(marked)} statepoints are pruned; not all of their space is free yet",
                 remedy="planarian recover",

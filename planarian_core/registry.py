@@ -245,8 +245,8 @@ class Registry(Database):
         """
         with self.transaction() as connection:
             spared = needed()
-            current = [self.statepoint(s.id) for s in statepoints if s.id not in spared]
-            marked = [s for s in current if s.status is Status.COMMITTED]
+            current = [self.find(s.id) for s in statepoints if s.id not in spared]
+            marked = [s for s in current if s is not None and s.status is Status.COMMITTED]
             if not marked:
                 return None
             for statepoint in marked:

@@ -209,6 +209,29 @@ def test_busy_sandboxes_are_passed_over_and_named(fake_planarian: Planarian, san
     assert len(fake_planarian.prune(ALL_BUT_ONE).statepoints) == 1
 
 
+def test_what_was_removed_meanwhile_is_no_failure(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    first, _ = _take(fake_planarian, sandbox, "one", "two")
+    fake_planarian.remove_sandbox(sandbox)
+    operation = Operation("op-1", "prune", HOME)
+    assert fake_planarian.registry.prune([first], operation, lambda: ()) is None
+    assert fake_planarian.registry.operations() == []
+
+
+def test_a_backend_that_is_gone_leaves_the_rest_to_recover(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    first, _ = _take(fake_planarian, sandbox, "one", "two")
+    record = sandbox.record
+    fake_planarian.registry.update_sandbox(replace(record, process="uninstalled"))
+    with pytest.raises(PlanarianError, match="no process backend called 'uninstalled'") as caught:
+        fake_planarian.prune(ALL_BUT_ONE)
+    assert caught.value.code == "prune-unfinished"
+    (left,) = fake_planarian.recover()
+    assert "left as it is" in left.result
+    fake_planarian.registry.update_sandbox(record)
+    (done,) = fake_planarian.recover()
+    assert done.error == ""
+    assert not (fake_planarian.home / "fake-files" / first.id).exists()
+
+
 def test_prunings_go_one_after_the_other(fake_planarian: Planarian, sandbox: Sandbox) -> None:
     _take(fake_planarian, sandbox, "one", "two")
     fake_planarian.with_config(lock_timeout=0.0)
