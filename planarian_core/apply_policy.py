@@ -5,7 +5,7 @@ from __future__ import annotations
 import stat
 from dataclasses import replace
 
-from planarian_core.file_tree import FileEntry, FileKind
+from planarian_core.file_tree import FileEntry, FileKind, FileTree
 
 MODE = 0o1777
 """Permission bits that are applied: none that give a program another user's rights."""
@@ -17,8 +17,12 @@ _GIT_FILES = frozenset(
         *("MERGE_MSG", "MERGE_MODE", "SQUASH_MSG", "COMMIT_EDITMSG", "index", "packed-refs", "shallow", "description"),
     ]
 )
+_EXECUTED = frozenset({"config", "config.worktree", "hooks", "info", "commondir", "modules", "worktrees"})
 _GIT_ITSELF = frozenset({*_GIT_DIRECTORIES, "info", "branches", "modules", "worktrees"})
-_OTHERS = ({".hg": frozenset({"hgrc", "hgrc-not-shared"})}, {".jj": frozenset({"repo"})})
+_OTHERS = {".hg": frozenset({"hgrc", "hgrc-not-shared"}), ".jj": frozenset({"repo"}), ".svn": frozenset[str]()}
+_IGNORED = dict.fromkeys([*range(0x200C, 0x2010), *range(0x202A, 0x202F), *range(0x206A, 0x2070), 0xFEFF])
+"""Characters that a file system of macOS doesn't see in a name."""
+_BARE = (("HEAD", FileKind.FILE), ("objects", FileKind.DIRECTORY), ("refs", FileKind.DIRECTORY))
 
 
 def held_back(path: str, entry: FileEntry | None) -> str:
@@ -28,25 +32,51 @@ def held_back(path: str, entry: FileEntry | None) -> str:
     return ""
 
 
-def runs_on_host(path: str, entry: FileEntry | None) -> str:
+def runs_on_host(path: str, entry: FileEntry | None, tree: FileTree | None = None) -> str:
     """Why a change is held back unless somebody asked for it: it decides what version control executes here.
 
-    Within ``.git`` only what holds history passes; hooks, configuration, attributes (they name filters), pointers to
-    other repositories and unfinished rebases (they list commands) don't.
+    Within ``.git`` (or a directory of ``tree`` that git would take for a bare repository) only what holds history
+    passes; hooks, configuration, attributes (they name filters), pointers to other repositories, unfinished rebases
+    (they list commands) and symlinks (git would write through them) don't.
     """
-    names = path.casefold().split("/")
+    parts = path.split("/")
+    names = [_as_seen(part) for part in parts]
+    is_directory = entry is None or entry.kind is FileKind.DIRECTORY
+    for folder, files in _OTHERS.items():
+        if folder in names:
+            rest = names[names.index(folder) + 1 :]
+            if rest[:1] and (rest[0] in files or not _is_plain(entry)):
+                return f"{folder[1:]} on the host may execute what it says"
     if ".git" in names:
-        at = names.index(".git")
-        rest = path.split("/")[at + 1 :]
-        is_directory = entry is None or entry.kind is FileKind.DIRECTORY
+        rest = parts[names.index(".git") + 1 :]
         if not rest:
             return "" if is_directory else "it would make git use another repository's configuration"
-        return "" if _is_history(rest, is_directory) else "git on the host may execute what it says"
-    for known in _OTHERS:
-        for folder, files in known.items():
-            if folder in names[:-1] and names[names.index(folder) + 1] in files:
-                return f"{folder[1:]} on the host may execute what it says"
-    return ""
+    else:
+        rest = _in_bare_repository(parts, tree)
+    allowed = not rest or (_is_plain(entry) and _is_history(rest, is_directory))
+    return "" if allowed else "git on the host may execute what it says"
+
+
+def _as_seen(name: str) -> str:
+    """A name as the most forgiving file system takes it."""
+    folded = name.translate(_IGNORED).casefold().rstrip(". ")
+    return ".git" if folded == "git~1" else folded
+
+
+def _is_plain(entry: FileEntry | None) -> bool:
+    return entry is None or entry.kind in (FileKind.FILE, FileKind.DIRECTORY)
+
+
+def _in_bare_repository(parts: list[str], tree: FileTree | None) -> list[str]:
+    """The rest of a path below a directory that git takes for a repository; empty where there is none."""
+    if tree is None or not _EXECUTED.intersection(map(_as_seen, parts)):
+        return []
+    for end in range(len(parts)):
+        above = "".join(f"{part}/" for part in parts[:end])
+        found = ((tree.entry(above + name), kind) for name, kind in _BARE)
+        if all(entry is not None and entry.kind is kind for entry, kind in found):
+            return parts[end:]
+    return []
 
 
 def _is_history(rest: list[str], is_directory: bool) -> bool:

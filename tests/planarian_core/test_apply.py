@@ -69,6 +69,30 @@ def test_a_git_that_points_elsewhere_is_held_back() -> None:
     assert runs_on_host(".git/index", _entry(FileKind.DIRECTORY)), "not a name for a directory"
 
 
+@pytest.mark.parametrize("path", [".git/refs", ".git/logs/HEAD", ".git/HEAD", ".hg/store", "sub/.git/objects/ab"])
+def test_nothing_that_git_writes_to_may_be_a_symlink(path: str) -> None:
+    assert runs_on_host(path, _entry(FileKind.SYMLINK))
+    assert runs_on_host(path, _entry(FileKind.FIFO))
+
+
+@pytest.mark.parametrize("name", [".Git", ".g\u200cit", "git~1", ".git.", "GIT~1"])
+def test_a_git_by_any_name_that_a_file_system_takes_for_it(name: str) -> None:
+    assert runs_on_host(f"{name}/config", _entry())
+
+
+def test_a_directory_that_git_takes_for_a_repository(tmp_path: Path) -> None:
+    bare = tmp_path / "docs" / "x"
+    for name in ("objects", "refs", "hooks"):
+        (bare / name).mkdir(parents=True)
+    with DirectoryTree(tmp_path) as tree:
+        assert runs_on_host("docs/x/config", _entry(), tree) == ""
+        (bare / "HEAD").write_text("ref: refs/heads/main\n")
+        assert runs_on_host("docs/x/config", _entry(), tree)
+        assert runs_on_host("docs/x/hooks/post-commit", _entry(), tree)
+        assert runs_on_host("docs/config", _entry(), tree) == ""
+        assert runs_on_host("docs/x/HEAD", _entry(), tree) == ""
+
+
 @pytest.mark.parametrize("kind", [FileKind.CHARACTER, FileKind.BLOCK, FileKind.SOCKET])
 def test_devices_and_sockets_are_never_written(kind: FileKind) -> None:
     assert held_back("x", _entry(kind))
