@@ -111,11 +111,14 @@ class Importer:
 
     def _check_free(self, fitted: Fitted) -> None:
         """Nothing of the home has one of the ids."""
-        known = {record.id for record in self._registry.sandboxes()}
-        wanted = [fitted.record.id]
-        statepoints = {statepoint.id for statepoint in self._registry.statepoints()}
-        points = [fitted.statepoint.id, *(evidence.statepoint.id for evidence in fitted.lineage)]
-        there = [value for value in wanted if value in known] + [value for value in points if value in statepoints]
+        every = (*fitted.lineage, fitted.evidence)
+        wanted = {
+            "sandboxes": [fitted.record.id],
+            "branches": [fitted.branch.id],
+            "statepoints": [evidence.statepoint.id for evidence in every],
+            "outcomes": [outcome.id for evidence in every for outcome in evidence.outcomes],
+        }
+        there = self._registry.known(wanted)
         if not there and self._registry.operations(fitted.record.id):
             raise BundleError(
                 f"an import of {fitted.record.id} was cut off",

@@ -109,6 +109,16 @@ class Registry(Database):
                 _insert_evidence(connection, evidence)
             connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
 
+    def known(self, ids: Mapping[str, Sequence[str]]) -> list[str]:
+        """Which of these ids, by the name of their table, are there already."""
+        tables = ("sandboxes", "branches", "statepoints", "outcomes")
+        return [
+            value
+            for table in tables
+            for value in ids.get(table, ())
+            if self.rows(f"SELECT 1 FROM {table} WHERE id = ?", value)  # noqa: S608  # constants
+        ]
+
     def update_sandbox(self, record: SandboxRecord) -> None:
         with self.transaction() as connection:
             _put_sandbox(connection, record)

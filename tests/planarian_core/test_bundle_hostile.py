@@ -284,9 +284,19 @@ def test_an_ancestor_that_is_its_own_is_refused(stage: Stage) -> None:
 
 
 def test_an_outcome_that_is_known_already_is_refused_whole(stage: Stage) -> None:
-    """The registry itself says no, in the last step: nothing remains."""
     taken = next(o.id for p in stage.target.registry.statepoints() for o in stage.target.registry.outcomes(p.id))
-    _refused(stage, stage.write(_changed(stage, Kind.HEAD, _set("outcomes.0.id", taken))))
+    error = _refused(stage, stage.write(_changed(stage, Kind.HEAD, _set("outcomes.0.id", taken))))
+    assert error.code == "bundle-known"
+
+
+def test_an_id_that_comes_twice_in_a_bundle_is_refused_whole(stage: Stage) -> None:
+    """The registry itself says no, in the last step: nothing remains."""
+
+    def same(data: Any) -> Any:
+        data["outcomes"] = [data["outcomes"][0], data["outcomes"][0]]
+        return data
+
+    _refused(stage, stage.write(_changed(stage, Kind.HEAD, same)))
 
 
 def test_a_huge_record_is_refused_before_it_is_read(stage: Stage) -> None:
