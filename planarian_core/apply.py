@@ -7,30 +7,25 @@ Order: compare, journal, keep what is replaced, write, record. A crash or a fail
 
 from __future__ import annotations
 
-import errno
-import os
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import NoReturn
 
-from planarian_core.applied_changes import AppliedChanges, AppliedPath, ApplyConflict, ApplyRequest, NotApplied, Undone
+from planarian_core.applied_changes import AppliedChanges, AppliedPath, ApplyConflict, ApplyRequest, NotApplied
 from planarian_core.applied_store import AppliedStore, FileState, Replaced
 from planarian_core.apply_plan import Decision, Ends, Verdict, plan, reports
+from planarian_core.apply_undo import alone, checked, journal, kept_words, raise_clearly
 from planarian_core.apply_writing import mark_of, write
 from planarian_core.capture import SnapshotRequest
 from planarian_core.directory_tree import DirectoryTree
-from planarian_core.errors import ConfigurationError, LineageError, PlanarianError, RestoreError
+from planarian_core.errors import ConfigurationError, LineageError, RestoreError
 from planarian_core.faults import reach
-from planarian_core.locks import Held, SandboxLock
 from planarian_core.model import Application, SandboxRecord, Statepoint, new_id, utc_now
 from planarian_core.registry import Operation
 from planarian_core.seen_files import Excluding, SeenFiles, at_creation, at_statepoint, now
 from planarian_core.statepoint_manager import StatepointManager
-
-LAST = "last"
-"""Names the newest application of a sandbox."""
 
 
 @dataclass(frozen=True)
@@ -114,7 +109,7 @@ class Applier:
     def _carry_out(
         self, ends: Ends, target: _Target, application: Application, decisions: Sequence[Decision]
     ) -> list[tuple[str, str]]:
-        operation = self._journal(application)
+        operation = journal(self.manager, application)
         store = AppliedStore(self.manager.home, application.id)
         try:
             reach("apply.begun")
@@ -123,7 +118,7 @@ class Applier:
         except BaseException as error:
             store.discard()
             self.registry.end(operation)
-            _raise(error, "apply-failed", "nothing was written")
+            raise_clearly(error, "apply-failed", "nothing was written")
         try:
             reach("apply.saved")
             left_out = write(ends, target.workspace, decisions, application.id)
@@ -135,13 +130,6 @@ class Applier:
         self.registry.end(operation)
         reach("apply.committed")
         return left_out
-
-    def _journal(self, application: Application, phase: str = "begun") -> Operation:
-        details = {"application": application.id, "workspace": application.workspace}
-        made = Operation(
-            new_id("op"), "apply", application.sandbox_id, application.statepoint_id, phase, details=details
-        )
-        return self.registry.begin(made)
 
     def _take_back(self, operation: Operation, store: AppliedStore, workspace: Path, error: Exception) -> NoReturn:
         """It failed while it wrote: all is put back."""
@@ -157,13 +145,13 @@ class Applier:
         self.registry.end(operation)
         if not done.kept:
             store.discard()
-        _raise(error, "apply-failed", f"the workspace is as it was{_kept_words(done.kept, store)}")
+        raise_clearly(error, "apply-failed", f"the workspace is as it was{kept_words(done.kept, store)}")
 
     # --- what with what ---
 
     def _target(self, record: SandboxRecord) -> _Target:
         if not self.plugins.sandbox(record.spec.backend).capabilities.in_place:
-            return _Target(record, _checked(record.spec.workspace))
+            return _Target(record, checked(record.spec.workspace))
         began = self.registry.branch(record.id).forked_from
         if began is None:
             raise ConfigurationError(
@@ -180,7 +168,7 @@ class Applier:
                 code="apply-source-gone",
                 remedy=f"copy what you need from {record.spec.workspace}",
             ) from error
-        return _Target(record, _checked(source.spec.workspace), source, point)
+        return _Target(record, checked(source.spec.workspace), source, point)
 
     @contextmanager
     def _alone(self, target: _Target) -> Iterator[None]:
@@ -188,11 +176,8 @@ class Applier:
         with ExitStack() as stack:
             if target.source is not None:
                 stack.enter_context(self.manager.sandboxes.hold(target.source.id, exclusive=True))
-            stack.enter_context(self._lock(self.manager.sandboxes.config.lock_timeout))
+            stack.enter_context(alone(self.manager))
             yield
-
-    def _lock(self, timeout: float | None) -> Held:
-        return SandboxLock(self.manager.home / "locks", "applications").acquire(exclusive=True, timeout=timeout)
 
     @contextmanager
     def _ends(self, target: _Target, theirs: SeenFiles) -> Iterator[Ends]:
@@ -228,90 +213,6 @@ class Applier:
                     found |= {one.path: one.became for one in stored}
         return found
 
-    # --- taking back ---
-
-    def find(self, sandbox_id: str, reference: str) -> Application:
-        """An application by its id, or the last one of a sandbox."""
-        every = self.registry.applications.all()
-        own = [one for one in every.values() if one.sandbox_id == sandbox_id]
-        found = (own[-1] if own else None) if reference == LAST else every.get(reference)
-        if found is None or found.sandbox_id != sandbox_id:
-            known = ", ".join(one.id for one in own[-8:]) or "none"
-            raise LineageError(
-                f"no application of {sandbox_id} is called {reference!r}; there are: {known}",
-                code="application-unknown",
-                remedy="planarian apply prints its id",
-            )
-        return found
-
-    def undo(self, application: Application, *, skip_conflicts: bool) -> Undone:
-        """Put back what an application replaced."""
-        workspace = _checked(application.workspace)
-        store = AppliedStore(self.manager.home, application.id)
-        with self._lock(self.manager.sandboxes.config.lock_timeout):
-            with DirectoryTree(workspace) as ours:
-                changed = store.conflicts(ours)
-            if changed and not skip_conflicts:
-                raise RestoreError(
-                    f"changed in the workspace since they were applied: {', '.join(changed[:8])}",
-                    code="undo-conflict",
-                    state="nothing was put back",
-                    remedy="planarian apply --undo ID --skip-conflicts leaves those as they are",
-                )
-            operation = self._journal(application, "undoing")
-            reach("apply.undoing")
-            try:
-                done = store.put_back(workspace, mark_of(application.id))
-            except Exception as error:
-                _raise(error, "apply-unfinished", "some of it is put back, the rest is kept: planarian recover goes on")
-            reach("apply.undone")
-            self._forget(operation, store)
-        return Undone(application.id, str(workspace), tuple(done.back), tuple(done.kept))
-
-    def _forget(self, operation: Operation, store: AppliedStore) -> None:
-        self.registry.applications.remove(store.id)
-        self.registry.end(operation)
-        store.discard()
-
-    def finish(self, operation: Operation) -> str:
-        """Finish what a killed runtime left; returns what became of it."""
-        store = AppliedStore(self.manager.home, operation.details["application"])
-        with self._lock(0):
-            if operation.phase == "begun":
-                self.registry.end(operation)
-                store.discard()
-                return "nothing had been written to the workspace"
-            if operation.phase != "undoing" and self.registry.applications.get(store.id) is not None:
-                self.registry.end(operation)
-                return f"the changes were applied ({store.id})"
-            workspace = Path(operation.details["workspace"])
-            try:
-                done = store.put_back(workspace, mark_of(store.id))
-            except OSError as error:
-                _raise(error, "apply-unfinished", f"what was replaced is kept in {store.folder}")
-            if done.kept and operation.phase != "undoing":
-                self.registry.end(operation)
-            else:
-                self._forget(operation, store)
-            return f"{workspace} is as it was before{_kept_words(done.kept, store)}"
-
-
-def finish(manager: StatepointManager, operation: Operation) -> str:
-    """Finish an application, or the taking back of one, that a killed runtime left. The caller holds the lock."""
-    return Applier(manager).finish(operation)
-
-
-def _checked(workspace: str) -> Path:
-    """The workspace, if it is still the directory that it was."""
-    if os.path.realpath(workspace) == workspace and os.path.isdir(workspace):
-        return Path(workspace)
-    raise ConfigurationError(
-        f"the workspace {workspace} is gone, or a symbolic link now",
-        code="workspace-missing",
-        state="nothing was written",
-        remedy="put it back first",
-    )
-
 
 def _in_workspace(theirs: SeenFiles, path: str) -> str:
     shown = theirs.shown(theirs.locate(path))
@@ -322,24 +223,3 @@ def _in_workspace(theirs: SeenFiles, path: str) -> str:
             remedy="name a path in the workspace",
         )
     return "" if shown == "." else shown
-
-
-def _kept_words(kept: Sequence[str], store: AppliedStore) -> str:
-    if not kept:
-        return ""
-    return f", but for what somebody changed meanwhile: {', '.join(kept[:8])} (what was there: {store.folder})"
-
-
-def _raise(error: BaseException, code: str, state: str) -> NoReturn:
-    """An error that says where things stand; our own keep their words."""
-    if isinstance(error, PlanarianError) or not isinstance(error, Exception):
-        if isinstance(error, PlanarianError):
-            error.state = state
-        raise error
-    full = isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT)
-    raise RestoreError(
-        f"the workspace can't be written: {error}",
-        code=code,
-        state=state,
-        remedy="free disk space, then try again" if full else "mend the cause, then try again",
-    ) from error

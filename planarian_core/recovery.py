@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planarian_core import apply, restore_paths
+from planarian_core import apply_undo, restore_paths
 from planarian_core.errors import LineageError, PlanarianError, SandboxError
 from planarian_core.interfaces import RunningSandbox, Thaws
 from planarian_core.model import SandboxRecord, Status
@@ -73,7 +73,7 @@ class Recovery:
         if operation.kind == "restore":
             return restore_paths.finish(self.statepoints, operation)
         if operation.kind == "apply":
-            return apply.finish(self.statepoints, operation)
+            return apply_undo.finish(self.statepoints, operation)
         return self._remove_unborn(operation)
 
     def _snapshot(self, operation: Operation) -> str:

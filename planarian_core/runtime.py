@@ -26,7 +26,8 @@ from typing import TYPE_CHECKING, Literal, overload
 
 from planarian_core import agent_requests, attach, context, reclaim
 from planarian_core.applied_changes import AppliedChanges, ApplyRequest, Undone
-from planarian_core.apply import LAST, Applier
+from planarian_core.apply import Applier
+from planarian_core.apply_undo import LAST, Undoer
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
@@ -531,9 +532,9 @@ class Planarian:
 
         The handle may be of a sandbox that was removed since (:meth:`sandbox_of_application`).
         """
-        applier = Applier(self.statepoints)
+        undoer = Undoer(self.statepoints)
         with self.sandboxes.hold(sandbox.id, exclusive=True):
-            return applier.undo(applier.find(sandbox.id, application), skip_conflicts=skip_conflicts)
+            return undoer.undo(undoer.find(sandbox.id, application), skip_conflicts=skip_conflicts)
 
     def sandbox_of_application(self, application: str) -> Sandbox | None:
         """A handle on whose changes were applied, be it there or not; None for an id that nothing has."""

@@ -24,7 +24,8 @@ from planarian_core.sandbox import Sandbox
 from planarian_core.seen_files import at_creation, at_statepoint, now
 from planarian_core.testing.workloads import remove_all
 from planarian_sandbox.lower import LowerTree
-from planarian_sandbox.merged import Hidden, Overlay
+from planarian_sandbox.merged import Hidden
+from planarian_sandbox.overlay_tree import Overlay
 
 pytestmark = pytest.mark.needs("namespaces")
 
