@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 import platform
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -155,6 +155,10 @@ class _Walk:
                 raise damaged("its ancestors don't follow each other")
             ids.add(ancestor.id)
             known = ancestor
+        outcomes = [outcome.id for outcome in self.head.outcomes]
+        outcomes += [outcome.id for evidence in self.ancestors for outcome in evidence.outcomes]
+        if len(set(outcomes)) < len(outcomes):
+            raise damaged("an outcome comes twice")
         return self.head
 
 
@@ -233,27 +237,3 @@ class _Counting(Nowhere):
         self._budget.name()
 
     begin = node = enter
-
-
-@dataclass(frozen=True)
-class Obstacle:
-    """Why a bundle can't come to this host as it is. ``of_images``: without the processes it could."""
-
-    what: str
-    remedy: str
-    of_images: bool = False
-
-
-def refuse(obstacles: Sequence[Obstacle]) -> None:
-    """BundleError that names all obstacles, unless there are none."""
-    if not obstacles:
-        return
-    remedies = list(dict.fromkeys(filter(None, (obstacle.remedy for obstacle in obstacles))))
-    if all(obstacle.of_images for obstacle in obstacles):
-        remedies.append("or import its files without the processes: planarian import --files-only")
-    raise BundleError(
-        "this host can't restore what the bundle holds: " + "; ".join(obstacle.what for obstacle in obstacles),
-        code="bundle-unfit",
-        state="nothing was imported",
-        remedy="; ".join(remedies),
-    )

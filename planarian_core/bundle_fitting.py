@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planarian_core.artefacts import images_of
-from planarian_core.bundle_checking import Inspection, Obstacle, refuse, this_host
+from planarian_core.bundle_checking import Inspection
 from planarian_core.bundle_format import BundleError
+from planarian_core.bundle_obstacles import Obstacles, refuse
 from planarian_core.bundle_records import BundledSandbox, BundleHead
 from planarian_core.config import Config
 from planarian_core.errors import BackendUnavailable
-from planarian_core.interfaces import SandboxCapabilities, TakesImages, TakesLayers
+from planarian_core.interfaces import SandboxCapabilities
 from planarian_core.model import (
     Artefact,
     Branch,
@@ -34,9 +35,6 @@ from planarian_core.model import (
     utc_now,
 )
 from planarian_core.sandbox_manager import SandboxManager
-
-_NOT_HERE = ("/proc", "/sys", "/dev", "/run")
-_SYSTEM = frozenset(f"/{name}" for name in ("bin", "boot", "etc", "lib", "lib64", "opt", "sbin", "srv", "usr", "var"))
 
 
 @dataclass(frozen=True)
@@ -98,7 +96,11 @@ class Fitter:
                 remedy="if you trust who made it: planarian import --trust-images; or name their key: --key-file",
             )
         left_out = self._left_out(head, request, trusted)
-        refuse(self.obstacles(head, images=not left_out and head.statepoint.processes is not None))
+        refuse(
+            Obstacles(self._sandboxes.home, self._plugins).of(
+                head, images=not left_out and head.statepoint.processes is not None
+            )
+        )
         processes = head.statepoint.processes if not left_out else None
         ids = _Ids(fresh=request.again)
         spec = self._spec(head.sandbox, ids(head.sandbox.id), trusted)
@@ -118,82 +120,6 @@ class Fitter:
             gaps=head.sandbox.gaps,
         )
         return _assemble(found, record, ids, processes, tuple(gaps), self._sandboxes.home, trusted=trusted)
-
-    # --- obstacles ---
-
-    def obstacles(self, head: BundleHead, *, images: bool) -> list[Obstacle]:
-        """Why this host can't restore the bundle; ``images``: its processes too."""
-        backend = head.sandbox.backend
-        if backend not in self._plugins.names("sandbox"):
-            return [Obstacle(f"there is no sandbox backend {backend!r}", "install the plugin that offers it")]
-        found = [*self._sandbox_obstacles(head)]
-        if not found and images:
-            found += self._image_obstacles(head)
-        return found
-
-    def _sandbox_obstacles(self, head: BundleHead) -> list[Obstacle]:
-        name = head.sandbox.backend
-        available = self._plugins.probe("sandbox", name)
-        if not available.available:
-            what = f"the sandbox backend {name} doesn't work here: {available.reason}"
-            return [Obstacle(what, available.remedy or "planarian doctor")]
-        backend = self._plugins.sandbox(name)
-        if backend.capabilities.in_place != head.sandbox.in_place:
-            return [Obstacle(f"its sandbox isn't what {name} makes here", "upgrade planarian on both hosts")]
-        if not backend.capabilities.isolated:
-            return [] if head.sandbox.in_place else self._workspace_obstacles(head.sandbox.workspace)
-        if not isinstance(backend, TakesLayers):
-            return [Obstacle(f"the sandbox backend {name} takes no layer from elsewhere", "")]
-        here = this_host()
-        if here.system != head.host.system:
-            return [Obstacle(f"it was made on {head.host.system}", f"import it on {head.host.system}")]
-        if here.root != head.host.root:
-            maker, wanted = ("root", "root") if head.host.root else ("an ordinary user", "an ordinary user")
-            return [Obstacle(f"its sandbox was made by {maker}, and only {maker} can run it", f"import it as {wanted}")]
-        return self._workspace_obstacles(head.sandbox.workspace)
-
-    def _workspace_obstacles(self, workspace: str) -> list[Obstacle]:
-        """Inside, the workspace has the path that it had where the sandbox was made."""
-        home = os.path.realpath(self._sandboxes.home)
-        own = os.path.expanduser("~")
-        why = ""
-        if not os.path.isabs(workspace) or os.path.normpath(workspace) != workspace or not workspace.isprintable():
-            why = "is no path of a directory"
-        elif workspace in ("/", *_SYSTEM) or any(_below(workspace, path) for path in _NOT_HERE):
-            why = "belongs to the operating system"
-        elif _below(own, workspace) or _below(home, workspace) or _below(workspace, home):
-            why = "is, or holds, your home directory or Planarian's home here"
-        elif os.path.realpath(workspace) != workspace:
-            why = f"leads to {os.path.realpath(workspace)} on this host"
-        what = f"its workspace {workspace[:200]!a} {why}"
-        return [Obstacle(what, "import it on a host where that path is free")] if why else []
-
-    def _image_obstacles(self, head: BundleHead) -> list[Obstacle]:
-        artefact = head.statepoint.processes
-        assert artefact is not None
-        if artefact.backend not in self._plugins.names("process"):
-            return [Obstacle(f"there is no process backend {artefact.backend!r}", "", of_images=True)]
-        available = self._plugins.probe("process", artefact.backend)
-        backend = self._plugins.process(artefact.backend)
-        if not available.available:
-            what = f"its processes can't be restored: {available.reason}"
-            return [Obstacle(what, available.remedy, of_images=True)]
-        if not backend.capabilities.memory:
-            return []
-        here = this_host()
-        if (here.system, here.machine) != (head.host.system, head.host.machine):
-            what = f"its processes ran on {head.host.system} {head.host.machine}; this is {here.system} {here.machine}"
-            return [Obstacle(what, "import it on such a machine", of_images=True)]
-        found = []
-        if isinstance(backend, TakesImages) and not (accepted := backend.accepts(artefact)).available:
-            found.append(Obstacle(accepted.reason, accepted.remedy, of_images=True))
-        spec = self._spec(head.sandbox, head.sandbox.id, trusted=True)
-        if self._plugins.sandbox(head.sandbox.backend).fingerprint(spec) != head.statepoint.base:
-            what = "its processes have the memory of another host's programs: the packages below the sandbox differ"
-            found.append(Obstacle(what, "import it where the same packages are installed", of_images=True))
-        return found
-
-    # --- parts ---
 
     @staticmethod
     def _left_out(head: BundleHead, request: ImportRequest, trusted: bool) -> list[Gap]:
@@ -279,10 +205,6 @@ class _Ids:
         if value not in self._known:
             self._known[value] = new_id(value.partition("-")[0])
         return self._known[value]
-
-
-def _below(path: str, directory: str) -> bool:
-    return path == directory or path.startswith(f"{directory.rstrip('/')}/")
 
 
 def _bounded(limits: Limits) -> Limits:

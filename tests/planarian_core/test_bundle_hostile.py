@@ -290,13 +290,11 @@ def test_an_outcome_that_is_known_already_is_refused_whole(stage: Stage) -> None
 
 
 def test_an_id_that_comes_twice_in_a_bundle_is_refused_whole(stage: Stage) -> None:
-    """The registry itself says no, in the last step: nothing remains."""
-
     def same(data: Any) -> Any:
         data["outcomes"] = [data["outcomes"][0], data["outcomes"][0]]
         return data
 
-    _refused(stage, stage.write(_changed(stage, Kind.HEAD, same)))
+    assert _refused(stage, stage.write(_changed(stage, Kind.HEAD, same))).code == "bundle-damaged"
 
 
 def test_a_huge_record_is_refused_before_it_is_read(stage: Stage) -> None:
