@@ -12,11 +12,8 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import json
 import os
 import re
-import secrets
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -25,15 +22,14 @@ from planarian_core.errors import BackendUnavailable, PlanarianError
 from planarian_core.file_tree import FileTree
 from planarian_core.interfaces import Availability, FilesystemCapabilities, Layer, StagedFiles
 from planarian_core.model import Artefact, Domain
-from planarian_filesystem import btrfs_ioctl, btrfs_proof, host
+from planarian_filesystem import btrfs_ioctl, btrfs_proof
 from planarian_filesystem import btrfs_subvolumes as subvolumes
-from planarian_filesystem.btrfs_errors import capture_errors, gone, remedy_for, restore_errors, what_happened
-from planarian_filesystem.btrfs_proof import Lineage
-from planarian_filesystem.btrfs_staging import StagedSubvolume, is_leftover, staged_name
+from planarian_filesystem.btrfs_errors import capture_errors, gone, restore_errors
+from planarian_filesystem.btrfs_layers import ORIGINS, STATEPOINTS, clear, drop, folder, origin, remember
+from planarian_filesystem.btrfs_staging import StagedSubvolume, staged_name
+from planarian_filesystem.btrfs_trial import try_all, why_not
+from planarian_filesystem.btrfs_write_back import Flusher
 from planarian_filesystem.pool import Pool
-
-STATEPOINTS = ".statepoints"
-ORIGINS = ".origins"
 
 _MOST_GAPS = 20
 
@@ -54,7 +50,7 @@ class BtrfsBackend:
 
     def __init__(self, home: Path) -> None:
         self._pool = Pool(home)
-        self._flusher = _Flusher()
+        self._flusher = Flusher()
         self._probed: Availability | None = None
         self._layers = Path()
 
@@ -64,11 +60,11 @@ class BtrfsBackend:
             return self._probed
         try:
             with self._base() as base:
-                _try_all(base)
+                try_all(base)
         except PlanarianError as error:
             return Availability(False, error.message.rstrip("."), error.remedy)
         except OSError as error:
-            return Availability(False, *_why_not(error))
+            return Availability(False, *why_not(error))
         self._probed = Availability(True, self._pool.limits())
         return self._probed
 
@@ -89,15 +85,15 @@ class BtrfsBackend:
     def capture(self, layer: Layer, statepoint_id: str) -> Artefact:
         """One snapshot ioctl, which is durable when it returns (:func:`btrfs_ioctl.snapshot`)."""
         _checked(statepoint_id)
-        with capture_errors(layer.path), self._parent(layer) as base, _folder(base, STATEPOINTS) as kept:
-            _clear(base, layer.path.name)
+        with capture_errors(layer.path), self._parent(layer) as base, folder(base, STATEPOINTS) as kept:
+            clear(base, layer.path.name)
             with subvolumes.opened(base, layer.path.name) as fd:
                 btrfs_ioctl.snapshot(fd, kept, statepoint_id, read_only=True)
                 source = btrfs_ioctl.subvolume(fd)
                 gaps = _nested(fd)
             with subvolumes.opened(kept, statepoint_id) as made:
                 uuid = btrfs_ioctl.subvolume(made).uuid
-            lineage = btrfs_proof.extended(source, _origin(base, source.uuid))
+            lineage = btrfs_proof.extended(source, origin(base, source.uuid))
         details = {"uuid": uuid, "lineage": [list(pair) for pair in lineage], "gaps": gaps}
         return Artefact(Domain.FILES, self.name, statepoint_id, details=details)
 
@@ -140,12 +136,12 @@ class BtrfsBackend:
             self._parent(layer) as base,
         ):
             name = layer.path.name
-            _clear(base, name)
+            clear(base, name)
             staged = staged_name(name)
             btrfs_ioctl.snapshot(kept, base, staged, read_only=False)
             try:
                 with subvolumes.opened(base, staged) as fd:
-                    _remember(base, btrfs_ioctl.subvolume(fd).uuid, artefact)
+                    remember(base, btrfs_ioctl.subvolume(fd).uuid, artefact)
             except BaseException:
                 subvolumes.remove(base, staged)
                 raise
@@ -156,7 +152,7 @@ class BtrfsBackend:
     def discard(self, statepoint_id: str) -> None:
         _checked(statepoint_id)
         if self._pool.kind:
-            with restore_errors("nothing was removed"), self._base() as base, _folder(base, STATEPOINTS) as kept:
+            with restore_errors("nothing was removed"), self._base() as base, folder(base, STATEPOINTS) as kept:
                 subvolumes.remove(kept, statepoint_id)
 
     def destroy(self, layer: Layer) -> None:
@@ -164,14 +160,14 @@ class BtrfsBackend:
         if not self._holds(layer):
             return
         with restore_errors("nothing was removed"), self._parent(layer) as base:
-            _clear(base, layer.path.name)
+            clear(base, layer.path.name)
             drop(base, layer.path.name)
 
     def forget(self, layer: Layer) -> None:
         if not self._holds(layer):
             return
         with restore_errors("nothing was removed"), self._parent(layer) as base:
-            _clear(base, layer.path.name)
+            clear(base, layer.path.name)
 
     # --- where things are
 
@@ -209,7 +205,7 @@ class BtrfsBackend:
     @contextlib.contextmanager
     def _artefact(self, artefact: Artefact) -> Iterator[int]:
         """The snapshot of an artefact; RestoreError when it is missing or another one."""
-        with self._base() as base, _folder(base, STATEPOINTS) as kept:
+        with self._base() as base, folder(base, STATEPOINTS) as kept:
             where = self._layers / STATEPOINTS
             if not _NAME.fullmatch(artefact.reference):
                 raise gone(artefact.reference, where, "has no proper name")
@@ -222,65 +218,6 @@ class BtrfsBackend:
                 if not found.read_only or found.uuid != artefact.details.get("uuid"):
                     raise gone(artefact.reference, where, "isn't the one that was captured")
                 yield fd
-
-
-class _Flusher:
-    """Syncs a file system in the background; at most one sync at work and one waiting."""
-
-    def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self._waiting: int | None = None
-        self._working = False
-
-    def flush(self, fd: int) -> None:
-        """Sync the file system of ``fd``, which is closed then."""
-        with self._lock:
-            if self._waiting is not None:
-                os.close(self._waiting)
-            self._waiting = fd
-            if self._working:
-                return
-            self._working = True
-        threading.Thread(target=self._work, name="planarian-write-back", daemon=True).start()
-
-    def _work(self) -> None:
-        while True:
-            with self._lock:
-                fd, self._waiting = self._waiting, None
-                if fd is None:
-                    self._working = False
-                    return
-            try:
-                with contextlib.suppress(OSError):
-                    host.sync_filesystem(fd)
-            finally:
-                os.close(fd)
-
-
-def drop(base: int, name: str) -> None:
-    """Remove a layer, or what had its place, with what is noted of it. Idempotent."""
-    with contextlib.suppress(FileNotFoundError, NotADirectoryError):
-        with subvolumes.opened(base, name) as fd:
-            uuid = btrfs_ioctl.subvolume(fd).uuid
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(f"{ORIGINS}/{uuid}", dir_fd=base)
-    subvolumes.remove(base, name)
-
-
-def _clear(base: int, name: str) -> None:
-    """Remove what operations on a layer left that were cut off, or whose result nobody let go of."""
-    for left in os.listdir(base):
-        if is_leftover(left, name):
-            drop(base, left)
-
-
-@contextlib.contextmanager
-def _folder(base: int, name: str) -> Iterator[int]:
-    fd = os.open(name, _DIRECTORY, dir_fd=base)
-    try:
-        yield fd
-    finally:
-        os.close(fd)
 
 
 def _checked(statepoint_id: str) -> None:
@@ -299,64 +236,3 @@ def _nested(fd: int) -> list[list[str]]:
     if len(found) > len(gaps):
         gaps.append([".", f"{len(found) - len(gaps)} more btrfs subvolumes in it aren't captured"])
     return gaps
-
-
-def _origin(base: int, uuid: str) -> Lineage:
-    try:
-        fd = os.open(f"{ORIGINS}/{uuid}", os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=base)
-    except FileNotFoundError:
-        return ()
-    with open(fd, encoding="ascii") as file:
-        try:
-            return btrfs_proof.lineage_of(json.load(file))
-        except ValueError:  # cut off by a crash: then the lineage begins with the layer
-            return ()
-
-
-def _remember(base: int, uuid: str, artefact: Artefact) -> None:
-    """Note a new layer's lineage. Without it the identities of its files say less; a full pool is no reason to fail."""
-    lineage = btrfs_proof.lineage_of(artefact.details.get("lineage"))
-    path = f"{ORIGINS}/{uuid}"
-    try:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600, dir_fd=base)
-        with open(fd, "w", encoding="ascii") as file:
-            json.dump([list(pair) for pair in lineage], file)
-    except OSError:
-        with contextlib.suppress(OSError):
-            os.unlink(path, dir_fd=base)
-
-
-def _try_all(base: int) -> None:
-    """Make a subvolume, snapshot it and remove both, as every sandbox needs it."""
-    name = f".trial-{secrets.token_hex(6)}"
-    try:
-        btrfs_ioctl.create(base, name)
-        with subvolumes.opened(base, name) as fd:
-            os.mkdir("something", dir_fd=fd)
-            btrfs_ioctl.snapshot(fd, base, f"{name}-kept", read_only=True)
-    finally:
-        with contextlib.ExitStack() as removals:  # both, and the first error
-            for made in (name, f"{name}-kept"):
-                removals.callback(_remove_trial, base, made)
-
-
-def _remove_trial(base: int, name: str) -> None:
-    """Where subvolumes may not be removed, an emptied one may, as a directory; the error is the finding."""
-    try:
-        subvolumes.remove(base, name)
-    except PermissionError:
-        with subvolumes.opened(base, name) as fd:
-            btrfs_ioctl.set_read_only(fd, False)
-            with contextlib.suppress(FileNotFoundError):
-                os.rmdir("something", dir_fd=fd)
-        os.rmdir(name, dir_fd=base)
-        raise
-
-
-def _why_not(error: OSError) -> tuple[str, str]:
-    if error.errno in (errno.EPERM, errno.EACCES) and os.geteuid() != 0:
-        return (
-            "an ordinary user may not remove subvolumes here",
-            "mount that file system with the option user_subvol_rm_allowed, or use the backend copy",
-        )
-    return f"subvolumes can't be made: {what_happened(error)}", remedy_for(error, "planarian doctor")

@@ -9,7 +9,7 @@ import time
 from contextlib import AbstractContextManager
 from pathlib import Path
 
-from planarian_core.errors import RestoreError
+from planarian_core.errors import CaptureError, RestoreError
 from planarian_core.file_tree import FileTree
 from planarian_core.interfaces import Availability, FilesystemCapabilities, Layer, StagedFiles
 from planarian_core.model import Artefact, Domain
@@ -32,7 +32,8 @@ _SETTLE_BYTES = 4 * 1024 * 1024
 
 
 class CopyBackend:
-    """Implements :class:`planarian_core.interfaces.FilesystemBackend`, ``Prehashing``, ``Collects`` and ``OpensTrees``.
+    """Implements :class:`planarian_core.interfaces.FilesystemBackend`, ``Prehashing``, ``ProvesUnchanged``,
+    ``Collects`` and ``OpensTrees``.
 
     Everything is kept in ``home/store``.
 
@@ -87,6 +88,17 @@ class CopyBackend:
 
     def prepare(self, layer: Layer) -> None:
         """Store ahead what is there already, and sync, so that the capture need not."""
+        self._ahead(layer)
+
+    def unchanged(self, layer: Layer, artefact: Artefact) -> bool:
+        """Whether a scan finds what the artefact holds. Where it doesn't, the capture that follows has less to do."""
+        try:
+            return self._ahead(layer) == artefact.reference
+        except CaptureError:
+            return False
+
+    def _ahead(self, layer: Layer) -> str:
+        """Do what a capture does but for its root; the digest of what was found."""
         with capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:
             floor, proof = _settle(layer, index)
             scanned = Scanner(layer, index, deposit, floor, proof, lenient=True).run()
@@ -94,6 +106,7 @@ class CopyBackend:
             index.commit({"root": scanned.root, "proof": "yes" if proof else "no"}, scanned.seen)
             self._floors[layer.path] = floor
             self._stored_ahead[layer.path] = self._stored_ahead.get(layer.path, 0) + deposit.stored
+        return scanned.root
 
     def capture(self, layer: Layer, statepoint_id: str) -> Artefact:
         with capture_errors(layer), Deposit(self._store) as deposit, Index(self._store, layer.path) as index:

@@ -11,7 +11,7 @@ import typer
 
 if TYPE_CHECKING:
     from planarian_filesystem.pool import Pool
-    from planarian_filesystem.pool_making import PoolStatus
+    from planarian_filesystem.pool_status import PoolStatus
 
 
 def _remember(ctx: typer.Context, value: bool) -> bool:
@@ -50,14 +50,14 @@ def create(
       planarian pool create --size 100G
       planarian pool create --path /srv/data
     """
-    from planarian_filesystem import pool_making
+    from planarian_filesystem import pool_making, pool_status
 
     pool = _pool()
     if path is not None:
         pool_making.create_directory(pool, path)
     else:
         pool_making.create_file(pool, _size(size), sparse=sparse)
-    _show(pool_making.status(pool), as_json)
+    _show(pool_status.status(pool), as_json)
 
 
 def grow(
@@ -75,14 +75,14 @@ def grow(
       planarian pool grow 40G
       planarian pool grow +10G
     """
-    from planarian_filesystem import pool_making
+    from planarian_filesystem import pool_making, pool_status
 
     pool = _pool()
     more = _size(size.removeprefix("+"))
     if size.startswith("+") and pool.kind == "file":
         more += pool.superblock().filesystem_size
     pool_making.grow(pool, more)
-    _show(pool_making.status(pool), as_json)
+    _show(pool_status.status(pool), as_json)
 
 
 def status(as_json: JsonOption = False) -> None:
@@ -95,9 +95,9 @@ def status(as_json: JsonOption = False) -> None:
     Example:
       planarian pool status
     """
-    from planarian_filesystem import pool_making
+    from planarian_filesystem import pool_status
 
-    _show(pool_making.status(_pool()), as_json)
+    _show(pool_status.status(_pool()), as_json)
 
 
 def destroy(

@@ -13,7 +13,7 @@ import pytest
 from planarian_core.interfaces import Layer
 from planarian_core.testing.filesystem import fill
 from planarian_core.testing.oracle import assert_same, describe
-from planarian_filesystem import pool_making
+from planarian_filesystem import pool_status
 from planarian_filesystem.btrfs import BtrfsBackend
 from planarian_filesystem.pool import Pool
 
@@ -67,7 +67,7 @@ def test_cut_off_while_it_grows(home: Path, action: str) -> None:
     subprocess.run(["umount", str(home / "pool")], check=True)
     BtrfsBackend(home).verify(artefact)
     pool(home, "grow", "512M")
-    assert pool_making.status(Pool(home)).size == 512 * 1024**2
+    assert pool_status.status(Pool(home)).size == 512 * 1024**2
     assert_same(describe(layer.path), before)
 
 

@@ -16,7 +16,7 @@ from planarian_core.model import Artefact
 from planarian_core.testing.btrfs import loop_btrfs
 from planarian_core.testing.filesystem import fill
 from planarian_core.testing.oracle import assert_same, describe
-from planarian_filesystem import pool_loop, pool_making
+from planarian_filesystem import pool_loop, pool_making, pool_status
 from planarian_filesystem.btrfs import BtrfsBackend
 from planarian_filesystem.pool import Pool
 
@@ -169,7 +169,7 @@ def test_a_pool_grows_while_it_is_used(pool: Pool) -> None:
     layer, artefact = filled(pool.home)
     before = describe(layer.path)
     pool_making.grow(pool, 2 * SIZE)
-    found = pool_making.status(pool)
+    found = pool_status.status(pool)
     assert found.size == pool.file.stat().st_size == 2 * SIZE
     assert found.sandboxes == found.statepoints == 1
     assert_same(describe(layer.path), before)
@@ -261,7 +261,7 @@ def test_a_directory_of_a_btrfs_serves(home: Path, btrfs: Path) -> None:
     pool_making.create_directory(pool, btrfs)
     layer, artefact = filled(home)
     assert layer.path.is_relative_to(btrfs)
-    assert pool_making.status(pool).kind == "directory"
+    assert pool_status.status(pool).kind == "directory"
     with pytest.raises(ConfigurationError) as caught:
         pool_making.grow(pool, SIZE)
     assert caught.value.code == "pool-kind"
@@ -351,7 +351,7 @@ def test_a_damaged_pool_is_told_and_not_touched(pool: Pool, damage: Callable[[Po
         lambda: backend.stage(artefact, layer),
         lambda: backend.discard("sp-1"),
         lambda: backend.destroy(layer),
-        lambda: pool_making.status(pool),
+        lambda: pool_status.status(pool),
         lambda: pool_making.destroy(pool),
     ):
         with pytest.raises(BackendUnavailable, match=words):
@@ -398,7 +398,7 @@ def test_a_pool_that_went_read_only_is_said(pool: Pool) -> None:
             use()
         assert "planarian pool status" in caught.value.remedy
     assert not BtrfsBackend(pool.home).probe().available
-    assert pool_making.status(pool).read_only
+    assert pool_status.status(pool).read_only
     subprocess.run(["mount", "-o", "remount,rw", str(pool.path)], check=True)
     backend.capture(layer, "sp-2")
 
