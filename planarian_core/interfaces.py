@@ -157,7 +157,7 @@ class WritesBack(Protocol):
 
 @runtime_checkable
 class ProvesUnchanged(Protocol):
-    """A filesystem backend that can prove, faster than it captures, that a layer is as it was."""
+    """A filesystem backend that can prove, without a capture, that a layer is as it was."""
 
     def unchanged(self, layer: Layer, artefact: Artefact) -> bool:
         """Whether the layer is certainly as ``artefact`` says, which was captured from this very layer or restored to
