@@ -24,7 +24,8 @@ _SEARCH = struct.Struct("=7Q4I4QQ")  # btrfs_ioctl_search_args_v2 without its bu
 _ITEM = struct.Struct("=QQQII")  # btrfs_ioctl_search_header
 _INODE = struct.Struct("<QQQQQIIII")  # the beginning of btrfs_inode_item
 _INFO = struct.Struct("=Q256sQQQQ16s16s16sQQ")  # the beginning of btrfs_ioctl_get_subvol_info_args
-_SEARCHED = 64 * 1024
+_ROOM = 64 * 1024
+_LARGEST = 64 * 1024 + 64  # of an item: there are no larger nodes
 
 
 def _write(number: int, size: int) -> int:
@@ -56,6 +57,7 @@ INODE_ITEM = 1
 _ROOT_REF = 156
 _ROOT_TREE = 1
 _MOST = 2**64 - 1
+_NOT_STATE = (slice(8, 16), slice(112, 124))  # of an inode's item: the transaction that changed it, the time of access
 
 
 @dataclass(frozen=True)
@@ -173,9 +175,10 @@ def search(fd: int, least: int, most: int, *, since: int = 0, tree: int = 0) -> 
 
     ``since``: leave out those that changed in no transaction after it; costs no more than what did change.
     """
+    room = _ROOM if most > least else 4096
     while least <= most:
         number = 0
-        for number, kind, _, item in _items(fd, tree, least, most, INODE_ITEM, since):
+        for number, kind, _, item in _items(fd, tree, (least, most), (INODE_ITEM, INODE_ITEM), since, room):
             if kind == INODE_ITEM:
                 _, changed, _, _, _, links, _, _, mode = _INODE.unpack_from(item)
                 if changed > since:
@@ -187,19 +190,20 @@ def search(fd: int, least: int, most: int, *, since: int = 0, tree: int = 0) -> 
 
 def children_of(fd: int, number: int) -> list[int]:
     """Ids of the subvolumes that are directly nested in the one with the id ``number``."""
-    items = _items(fd, _ROOT_TREE, number, number, _ROOT_REF, 0)
+    items = _items(fd, _ROOT_TREE, (number, number), (_ROOT_REF, _ROOT_REF))
     return [offset for _, kind, offset, _ in items if kind == _ROOT_REF]
 
 
 def _items(
-    fd: int, tree: int, least: int, most: int, kind: int, since: int
+    fd: int, tree: int, inodes: tuple[int, int], kinds: tuple[int, int], since: int = 0, room: int = 4096
 ) -> Iterator[tuple[int, int, int, memoryview]]:
-    """One answer's worth of items: object, kind, offset, content. All kinds between the bounds come, in key order."""
-    room = _SEARCHED if most > least else 4096
+    """One answer's worth of items, in ``room`` bytes: object, kind, offset, content.
+
+    The bounds are of keys, which are ordered by object first: between two objects all kinds come.
+    """
     answer = bytearray(_SEARCH.size + room)
-    transid = since + 1 if since else 0
     _SEARCH.pack_into(
-        answer, 0, tree, least, most, 0, _MOST, transid, _MOST, kind, kind, 2**32 - 1, 0, 0, 0, 0, 0, room
+        answer, 0, tree, *inodes, 0, _MOST, since + 1 if since else 0, _MOST, *kinds, 2**32 - 1, 0, 0, 0, 0, 0, room
     )
     fcntl.ioctl(fd, _TREE_SEARCH_V2, answer)
     at = _SEARCH.size
@@ -208,6 +212,28 @@ def _items(
         at += _ITEM.size
         yield number, found, offset, memoryview(answer)[at : at + length]
         at += length
+
+
+def same_but_read(fd: int, number: int, other: int) -> bool:
+    """Whether all that is kept of an inode is the same in the tree of ``fd`` and in the tree with the id ``other``, but
+    for when it was last read. A doubt (very many extents or names) is a no.
+    """
+    here, there = _kept_of(fd, 0, number), _kept_of(fd, other, number)
+    return here is not None and here == there
+
+
+def _kept_of(fd: int, tree: int, number: int) -> list[tuple[int, int, bytes]] | None:
+    """Kind, offset and content of all items of an inode; None where there are none, or may be more than were given."""
+    found = []
+    size = 0
+    for _, kind, offset, item in _items(fd, tree, (number, number), (0, 255), room=_ROOM + _LARGEST):
+        content = bytearray(item)
+        size += _ITEM.size + len(content)
+        if kind == INODE_ITEM:
+            for part in _NOT_STATE:
+                content[part] = bytes(len(content[part]))
+        found.append((kind, offset, bytes(content)))
+    return found if 0 < size <= _ROOM else None
 
 
 def path_of_subvolume(fd: int, number: int, directory: int) -> str:

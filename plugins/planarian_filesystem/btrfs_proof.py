@@ -43,24 +43,33 @@ def unchanged(layer: Layer, layer_fd: int, kept_fd: int) -> bool:
     else:
         return False
     try:
-        if not _explained(layer, layer_fd, since):
+        if not _explained(layer, layer_fd, kept.id, since):
             return False
         host.sync_filesystem(layer_fd)
         if btrfs_ioctl.subvolume(layer_fd).generation == since:
             return True
-        return _explained(layer, layer_fd, since)
+        return _explained(layer, layer_fd, kept.id, since)
     except OSError:
         return False
 
 
-def _explained(layer: Layer, fd: int, since: int) -> bool:
-    """Whether all that is known to have changed isn't state. PermissionError (a doubt) where we may not search."""
+def _explained(layer: Layer, fd: int, kept: int, since: int) -> bool:
+    """Whether all that is known to have changed isn't state. PermissionError (a doubt) where we may not search.
+
+    A file or directory that was only read has another time of access: all else that btrfs keeps of it is then, byte for
+    byte, what it keeps of it in the snapshot with the id ``kept``. That includes where its content lies, and content
+    that a snapshot shares is never written in its place.
+    """
     if btrfs_ioctl.subvolume(fd).generation == since:
         return True
     exclusion = Exclusion(layer)
     for count, inode in enumerate(btrfs_ioctl.search(fd, FIRST_INODE, _LAST_INODE, since=since)):
+        if count >= _MOST_EXPLAINED:
+            return False
+        if btrfs_ioctl.same_but_read(fd, inode.number, kept):
+            continue
         directory = stat.S_ISDIR(inode.mode)
-        if count >= _MOST_EXPLAINED or (inode.links != 1 and not directory):
+        if inode.links != 1 and not directory:
             return False
         path = btrfs_ioctl.path_of_inode(fd, inode.number) if inode.number != FIRST_INODE else ""
         own = directory and (path == OWN or path.startswith(f"{OWN}/"))

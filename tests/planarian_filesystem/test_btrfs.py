@@ -6,6 +6,7 @@ import errno
 import fcntl
 import os
 import stat
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -232,6 +233,44 @@ def test_changes_of_what_is_excluded_are_none(backend: BtrfsBackend) -> None:
     assert backend.unchanged(layer, artefact)
     (layer.path / "work" / "file").write_text("x")
     assert not backend.unchanged(layer, artefact)
+
+
+def test_reading_is_no_change_where_it_is_noted(tmp_path: Path) -> None:
+    """An overlay notes the time of access in its layer whatever the pool's mount says."""
+    with loop_btrfs(tmp_path, options="strictatime") as mounted:
+        backend = BtrfsBackend(mounted)
+        layer = Layer(backend.place("sb-1"))
+        backend.create(layer)
+        fill(layer.path)
+        artefact = backend.capture(layer, "sp-1")
+        time.sleep(0.05)
+        before = os.lstat(layer.path / "text").st_atime_ns
+        for path in ("text", "big", "sticky/same text"):
+            (layer.path / path).read_bytes()
+        os.listdir(layer.path)
+        os.listdir(layer.path / "folder" / "sub")
+        os.sync()
+        assert os.lstat(layer.path / "text").st_atime_ns != before
+        assert backend.unchanged(layer, artefact)
+        with open(layer.path / "big", "r+b") as file:
+            file.write(file.read(4096))
+        assert not backend.unchanged(layer, artefact)
+
+
+def test_of_a_file_in_very_many_pieces_nothing_is_proven_by_a_look(tmp_path: Path) -> None:
+    with loop_btrfs(tmp_path, options="strictatime") as mounted:
+        backend = BtrfsBackend(mounted)
+        layer = Layer(backend.place("sb-1"))
+        backend.create(layer)
+        with open(layer.path / "pieces", "wb") as file:
+            for number in range(3000):
+                file.seek(number * 8192)
+                file.write(b"x" * 4096)
+        artefact = backend.capture(layer, "sp-1")
+        assert backend.unchanged(layer, artefact)
+        time.sleep(0.05)
+        (layer.path / "pieces").read_bytes()
+        assert not backend.unchanged(layer, artefact)
 
 
 def test_an_exchanged_snapshot_is_no_proof(backend: BtrfsBackend, layer: Layer) -> None:
