@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core import Planarian
-from planarian_core.reclaim import PrunePolicy
+from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, remove_all
 
