@@ -257,6 +257,29 @@ def test_reading_is_no_change_where_it_is_noted(tmp_path: Path) -> None:
         assert not backend.unchanged(layer, artefact)
 
 
+@pytest.mark.parametrize("kind", ["not copied on write", "preallocated"])
+def test_a_write_in_place_is_none_while_a_snapshot_shares_it(backend: BtrfsBackend, layer: Layer, kind: str) -> None:
+    path = layer.path / "file"
+    fd = os.open(path, os.O_RDWR | os.O_CREAT)
+    if kind == "preallocated":
+        os.posix_fallocate(fd, 0, 1 << 20)
+    else:
+        fcntl.ioctl(fd, 0x40086602, bytearray((0x00800000).to_bytes(8, "little")))  # FS_IOC_SETFLAGS, FS_NOCOW_FL
+        os.write(fd, os.urandom(1 << 20))
+    os.fsync(fd)
+    artefact = backend.capture(layer, "sp-1")
+    for number in range(2):
+        assert backend.unchanged(layer, artefact)
+        before = path.read_bytes()
+        os.pwrite(fd, b"changed%d" % number, 4096)
+        os.utime(fd, ns=(1, os.fstat(fd).st_mtime_ns))
+        assert not backend.unchanged(layer, artefact)
+        with backend.open_tree(artefact) as tree:
+            assert b"".join(tree.read("file")) == before
+        artefact = backend.capture(layer, f"sp-2-{number}")
+    os.close(fd)
+
+
 def test_of_a_file_in_very_many_pieces_nothing_is_proven_by_a_look(tmp_path: Path) -> None:
     with loop_btrfs(tmp_path, options="strictatime") as mounted:
         backend = BtrfsBackend(mounted)
