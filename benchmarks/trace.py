@@ -3,7 +3,8 @@
 The commands are those of an agent that is asked to make a small inventory program usable: it looks around, builds,
 repairs, commits, packs and installs the program, and runs it as a server. Everything that it needs is in the workspace
 that :func:`prepare` makes, or on any host with Python; where ``git``, ``make`` or a C compiler is missing the commands
-that want it fail, as an agent's do.
+that want it fail, as an agent's do. The server wakes twice a second while it waits, as Python's own and most others do:
+from then on its processes have moved before a call as often as not, whatever the call does.
 """
 
 from __future__ import annotations

@@ -33,16 +33,16 @@ def warm(planarian: Planarian, made: list[Pair], rounds: int) -> list[Measuremen
 
 def _variants(planarian: Planarian, pair: Pair, point: Statepoint) -> dict[str, Variant]:
     def rollback(stopwatch: Stopwatch, copies: int) -> None:
-        planarian.keep_warm(point, copies, wait=True)
+        _keep(planarian, point, copies)
         pair.ours.run("date +%N > changed")
         with stopwatch:
             planarian.rollback(pair.ours, point, safety=False)
 
     def fork(stopwatch: Stopwatch, copies: int) -> None:
-        planarian.keep_warm(point, copies, wait=True)
+        _keep(planarian, point, copies)
         with stopwatch:
             made = planarian.fork(point)
-        planarian.keep_warm(point, 0, wait=True)
+        _keep(planarian, point, 0)
         planarian.remove_sandbox(made)
 
     return {
@@ -61,12 +61,12 @@ def many_forks(planarian: Planarian, made: list[Pair], rounds: int, forks: int =
         background, visible = [], []
         for _ in range(rounds):
             started = time.perf_counter()
-            planarian.keep_warm(point, forks, wait=True)
+            _keep(planarian, point, forks)
             background.append(time.perf_counter() - started)
             started = time.perf_counter()
             sandboxes = [planarian.fork(point) for _ in range(forks)]
             visible.append(time.perf_counter() - started)
-            planarian.keep_warm(point, 0, wait=True)
+            _keep(planarian, point, 0)
             for sandbox in sandboxes:
                 planarian.remove_sandbox(sandbox)
         label = str(pair.combination)
@@ -74,3 +74,13 @@ def many_forks(planarian: Planarian, made: list[Pair], rounds: int, forks: int =
         found.append(Measurement(scenario, label, "copies made in the background", Spread(tuple(background))))
         found.append(Measurement(scenario, label, "forks handed out, visible", Spread(tuple(visible))))
     return found
+
+
+def _keep(planarian: Planarian, point: Statepoint, copies: int) -> None:
+    """Have exactly so many copies ready. RuntimeError where fewer could be made: figures without them would mislead."""
+    planarian.keep_warm(point, copies, wait=True)
+    ready = sum(s.ready and s.statepoint_id == point.id for s in planarian.registry.standbys.all().values())
+    if ready != copies:
+        raise RuntimeError(
+            f"{ready} copies of {point.id} are ready, not {copies}: {planarian.registry.drills.get(point.id)}"
+        )
