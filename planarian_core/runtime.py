@@ -43,8 +43,6 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import CallCounter, Verdict, check_policy, verdict
-from planarian_core.prune_choice import PrunePolicy
-from planarian_core.reclaim import Reclaimer
 from planarian_core.recovery import Recovered, Recovery
 from planarian_core.references import References
 from planarian_core.registry import Operation, Registry
@@ -368,6 +366,9 @@ class Planarian:
         left = max(keep, self._left.get(sandbox.id, 0))
         if self.registry.count(sandbox.id) <= left + max(_PRUNED_AT_ONCE, keep // 10):
             return
+        from planarian_core.prune_choice import PrunePolicy
+        from planarian_core.reclaim import Reclaimer
+
         try:
             Reclaimer(self.statepoints).prune([sandbox.record], PrunePolicy(keep_last=keep), timeout=0)
         except (PlanarianError, OSError) as error:

@@ -9,23 +9,17 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from planarian_core import reclaim
-from planarian_core.applied_changes import AppliedChanges, ApplyRequest, Undone
-from planarian_core.apply import Applier
-from planarian_core.apply_undo import LAST, Undoer
-from planarian_core.attach import attach as pick_up
-from planarian_core.diff import Diff, Side
-from planarian_core.diff import diff as compare
 from planarian_core.errors import LineageError, RestoreError
 from planarian_core.model import Drill, Hold, RestoreContext, Statepoint
-from planarian_core.promote import Promotion, PromotionPreview, source_of
-from planarian_core.prune_choice import PrunePolicy
-from planarian_core.reclaim import Pruned, Reclaimer
-from planarian_core.restore_paths import RestoredPaths
-from planarian_core.restore_paths import restore_paths as bring_back
 from planarian_core.sandbox import Sandbox, StatepointRef
 
 if TYPE_CHECKING:
+    from planarian_core.applied_changes import AppliedChanges, Undone
+    from planarian_core.diff import Diff, Side
+    from planarian_core.promote import Promotion, PromotionPreview
+    from planarian_core.prune_choice import PrunePolicy
+    from planarian_core.reclaim import Pruned
+    from planarian_core.restore_paths import RestoredPaths
     from planarian_core.runtime import Planarian
 
 
@@ -44,6 +38,9 @@ def diff(
         b: None is the sandbox as it is now.
         of: the sandbox that references are of; the owner of ``a`` if None.
     """
+    from planarian_core.diff import Side
+    from planarian_core.diff import diff as compare
+
     source = of or self.owner_of(a)
     with self.sandboxes.hold(source.id, exclusive=b is None):
         before = _side(self, source, a)
@@ -64,6 +61,8 @@ def restore_paths(
     Raises:
         SandboxError: it doesn't run. ConfigurationError: a path is unknown. RestoreError: ``state`` says what is.
     """
+    from planarian_core.restore_paths import restore_paths as bring_back
+
     with self.sandboxes.hold(sandbox.id, exclusive=True):
         point = self.resolve(sandbox, statepoint)
         return bring_back(self.statepoints, sandbox.record, point, paths, safety=safety)
@@ -96,21 +95,27 @@ def apply(
         ApplyConflict: both sides changed a path. RestoreError: it could not be written; ``state`` says what is.
         ConfigurationError: there is nothing to apply to.
     """
+    from planarian_core.applied_changes import ApplyRequest
+    from planarian_core.apply import Applier
+
     request = ApplyRequest(tuple(paths), preview, theirs, skip_conflicts, with_git_config)
     with self.sandboxes.hold(sandbox.id, exclusive=True):
         return Applier(self.statepoints).apply(sandbox.record, request)
 
 
 def undo_application(
-    self: Planarian, sandbox: Sandbox, application: str = LAST, *, skip_conflicts: bool = False
+    self: Planarian, sandbox: Sandbox, application: str = "", *, skip_conflicts: bool = False
 ) -> Undone:
-    """Put back what an application replaced on the host; what somebody changed there since is a conflict.
+    """Put back what an application (the last one if empty) replaced on the host; what somebody changed there since is
+    a conflict.
 
     The handle may be of a sandbox that was removed since (:meth:`sandbox_of_application`).
     """
+    from planarian_core.apply_undo import LAST, Undoer
+
     undoer = Undoer(self.statepoints)
     with self.sandboxes.hold(sandbox.id, exclusive=True):
-        return undoer.undo(undoer.find(sandbox.id, application), skip_conflicts=skip_conflicts)
+        return undoer.undo(undoer.find(sandbox.id, application or LAST), skip_conflicts=skip_conflicts)
 
 
 def sandbox_of_application(self: Planarian, application: str) -> Sandbox | None:
@@ -121,6 +126,8 @@ def sandbox_of_application(self: Planarian, application: str) -> Sandbox | None:
 
 def _side(self: Planarian, source: Sandbox, reference: StatepointRef) -> Side:
     """A statepoint with the sandbox that it is of; a full id may be another sandbox's."""
+    from planarian_core.diff import Side
+
     found = reference if isinstance(reference, Statepoint) else None
     if found is None and isinstance(reference, str) and reference.startswith("sp-"):
         with suppress(LineageError):
@@ -136,6 +143,8 @@ def hold(self: Planarian, statepoint: StatepointRef, note: str = "", *, of: Sand
         note: why, for people.
         of: whose statepoint a reference means.
     """
+    from planarian_core import reclaim
+
     return reclaim.hold(self.registry, self.resolve(of or self.owner_of(statepoint), statepoint), note)
 
 
@@ -159,6 +168,8 @@ def prune(
     Raises:
         PlanarianError: ``prune-unfinished`` or ``prune-not-freed``: what is pruned stays so, and ``state`` says it.
     """
+    from planarian_core.reclaim import Reclaimer
+
     records = self.registry.sandboxes() if sandboxes is None else [sandbox.record for sandbox in sandboxes]
     timeout = self.config.lock_timeout
     pruned = Reclaimer(self.statepoints).prune(records, policy, dry_run=dry_run, timeout=timeout)
@@ -198,6 +209,8 @@ def preview_promotion(self: Planarian, fork: Sandbox) -> PromotionPreview:
 
 @contextmanager
 def _promotion(self: Planarian, fork: Sandbox) -> Iterator[Promotion]:
+    from planarian_core.promote import Promotion, source_of
+
     source_id = source_of(self.statepoints, fork.record)
     with self.sandboxes.hold(source_id, exclusive=True), self.sandboxes.hold(fork.id, exclusive=True):
         source = self.registry.sandbox(source_id)
@@ -222,6 +235,8 @@ def attach(
     Raises:
         SandboxError, RestoreError, CaptureError: it doesn't run; nothing is lost.
     """
+    from planarian_core.attach import attach as pick_up
+
     with self.sandboxes.hold(sandbox.id, exclusive=True):
         restored = pick_up(
             self.statepoints, sandbox.record, as_left=as_left, files_only=files_only, accept_pivots=accept_pivots
