@@ -88,7 +88,7 @@ def import_(
     """Make a sandbox from a bundle that planarian export wrote.
 
     Checks all of it before anything is written, and refuses what this host can't restore. The sandbox comes stopped;
-    a rollback to its head brings it to life. Processes come along only from a bundle that this home, or one with its
+    planarian attach brings it to life. Processes come along only from a bundle that this home, or one with its
     key, made; --trust-images takes anybody's. Prints the sandbox's id.
 
     \b
@@ -138,7 +138,7 @@ def _tell(made: Imported, check: bool, as_json: bool) -> None:
     if check:
         output.remark("nothing was imported")
     else:
-        output.remark(f"stopped; it comes to life with: planarian rollback -s {made.record.id} @head")
+        output.remark(f"stopped; it comes to life with: planarian attach {made.record.id}")
     output.say(made.record.id)
 
 

@@ -19,6 +19,8 @@ from pathlib import Path
 from planarian_core.errors import SandboxError
 from planarian_core.file_tree import FileEntry, FileKind
 from planarian_core.model import SandboxSpec
+from planarian_sandbox.hidden import below as lies_in
+from planarian_sandbox.hidden import hidden_paths
 from planarian_sandbox.index import HEADER_SIZE, ORIGIN
 from planarian_sandbox.inside import Inside
 from planarian_sandbox.layer import NODES
@@ -71,6 +73,14 @@ def take_over(spec: SandboxSpec, *, trusted: bool) -> SandboxSpec:
             state="nothing was taken over",
             remedy="get the bundle again from where it was made",
         )
+    for path in hidden_paths((spec.home,), spec.hidden):
+        if lies_in(layout.workspace, path):
+            raise SandboxError(
+                f"The layer's workspace {layout.workspace} lies in {path}, which is hidden from sandboxes here.",
+                code="workspace-hidden",
+                state="nothing was taken over",
+                remedy="import it on another host",
+            )
     try:
         with Inside.of_path(spec.layer) as layer:
             for name in ("upper", "work", "workspace", "workspace/upper", "workspace/work"):

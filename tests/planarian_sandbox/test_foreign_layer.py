@@ -167,6 +167,19 @@ def test_a_layer_that_is_laid_out_otherwise_is_refused(
 
 
 @real
+def test_a_workspace_in_what_is_hidden_here_is_refused(
+    homes: tuple[Planarian, Planarian], workspace: Path, tmp_path: Path
+) -> None:
+    source, target = homes
+    bundle = source.export(source.snapshot(_box(source, workspace)), tmp_path / "bundle")
+    target.with_config(hidden=(str(tmp_path / "workspace"),))
+    with pytest.raises(PlanarianError) as caught:
+        target.import_(bundle)
+    assert caught.value.code == "workspace-hidden"
+    assert target.registry.sandboxes() == []
+
+
+@real
 def test_a_layer_without_its_whiteouts_shows_no_secret(
     homes: tuple[Planarian, Planarian], workspace: Path, tmp_path: Path
 ) -> None:

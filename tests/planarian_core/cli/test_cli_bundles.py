@@ -73,11 +73,11 @@ def test_import_makes_a_stopped_sandbox_that_a_rollback_wakes(cli: Any, other: A
     sandbox = done.stdout.decode().strip()
     said = done.stderr.decode()
     assert "its maker is not known here" in said
-    assert f"planarian rollback -s {sandbox} @head" in said
+    assert f"planarian attach {sandbox}" in said
     (row,) = other.json("list")["sandboxes"]
     assert (row["id"], row["name"], row["state"]) == (sandbox, "mine", "stopped")
     assert row["head"] == cli.json("show", "deps")["id"]
-    other("rollback", "-s", sandbox, "@head")
+    other("attach", sandbox)
     assert other("run", "cat", "f") == "one"
     assert "it breaks" in other("ledger")
     shown = other.json("show", "deps")
