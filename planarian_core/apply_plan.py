@@ -102,7 +102,9 @@ class _Planner:
         """Parents come before what is in them."""
         ends = self._ends
         base, ours, theirs = (tree.entry(path) for tree in (ends.base, ends.ours, ends.theirs))
-        reason = held_back(path, theirs) or ("" if self._with_git_config else runs_on_host(path, theirs or base, ends.theirs))
+        reason = held_back(path, theirs)
+        if not reason and not self._with_git_config:
+            reason = runs_on_host(path, theirs or base, ends.theirs)
         dropped = _dropped(theirs)
         theirs = sanitised(theirs)[0] if theirs is not None else None
         becomes, is_now = state_of(ends.theirs, path, theirs if not reason else None), state_of(ends.ours, path, ours)
