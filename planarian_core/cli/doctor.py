@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import typer
 
 from planarian_core.cli import exit_codes, output
+from planarian_core.cli.log import warm_copies
 from planarian_core.cli.opening import opened, recovered_words
 from planarian_core.cli.options import FilesOnlyOption, JsonOption
 
@@ -52,6 +53,8 @@ class Report:
     broken_plugins: list[str] = field(default_factory=list)
     recovered: list[str] = field(default_factory=list)
     unfinished: list[str] = field(default_factory=list)
+    warm: dict[str, int] = field(default_factory=dict)
+    """Restored copies that stand ready, by statepoint."""
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,8 +106,10 @@ def _leftovers(planarian: Planarian) -> list[str]:
     records = planarian.registry.sandboxes()
     statepoints = planarian.registry.statepoints()
     shared = {s.owner(artefact) for s in statepoints for artefact in (s.files, s.processes) if artefact}
+    copies = planarian.registry.standbys.all()
+    layers = [record.spec.layer for record in [*records, *(copy.record for copy in copies.values())]]
     known = {
-        "sandboxes": {record.id for record in records},
+        "sandboxes": {record.id for record in records} | set(copies) | {Path(layer).parent.name for layer in layers},
         "statepoints": {statepoint.id for statepoint in statepoints} | shared,
         "origins": {Path(record.spec.origin).name for record in records if record.spec.origin},
     }
@@ -125,6 +130,15 @@ def _leftovers(planarian: Planarian) -> list[str]:
     return problems
 
 
+def _failed_drills(planarian: Planarian) -> list[str]:
+    failed = (drill for drill in planarian.registry.drills.all().values() if drill.error)
+    return [
+        f"{drill.statepoint_id} could not be restored when that was tried: {drill.error.splitlines()[0]}. Try again: "
+        f"planarian drill {drill.statepoint_id}"
+        for drill in failed
+    ]
+
+
 def _names(folder: Path) -> set[str]:
     try:
         return set(os.listdir(folder))
@@ -137,7 +151,8 @@ def _examine(report: Report, planarian: Planarian) -> None:
     report.sandboxes = len(planarian.registry.sandboxes())
     report.recovered = [recovered_words(done) for done in planarian.recovered]
     report.unfinished = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
-    report.problems += _leftovers(planarian)
+    report.warm = dict(warm_copies(planarian))
+    report.problems += _leftovers(planarian) + _failed_drills(planarian)
     _examine_host(report, planarian.plugins, planarian.config)
 
 
@@ -194,6 +209,7 @@ def _print(report: Report) -> None:
             "broken plugins": "\n".join(report.broken_plugins) or "none",
             "recovered": "\n".join(report.recovered),
             "unfinished": "\n".join(report.unfinished),
+            "warm copies": ", ".join(f"{count} of {point}" for point, count in report.warm.items()),
             "problems": "\n".join(report.problems) or "none",
         }
     )

@@ -34,7 +34,13 @@ Exit codes:
   run gives the command's own code; 124 its time was up; 125 Planarian failed
 """
 
-_UNFINISHED_CODES = ("apply-unfinished", "prune-unfinished", "restore-unfinished", "rollback-unfinished", "sandbox-unfinished")
+_UNFINISHED_CODES = (
+    "apply-unfinished",
+    "prune-unfinished",
+    "restore-unfinished",
+    "rollback-unfinished",
+    "sandbox-unfinished",
+)
 
 
 def code_for(error: PlanarianError) -> int:

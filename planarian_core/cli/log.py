@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,7 +12,7 @@ from planarian_core.cli import output
 from planarian_core.cli.opening import opened
 from planarian_core.cli.options import JsonOption, SandboxOption
 from planarian_core.codec import encode
-from planarian_core.model import Hold, Outcome, Statepoint, Status
+from planarian_core.model import Drill, Hold, Outcome, Statepoint, Status
 
 if TYPE_CHECKING:
     from rich.text import Text
@@ -33,6 +34,9 @@ class Entry:
     forks: tuple[str, ...]
     outcomes: tuple[Outcome, ...]
     hold: Hold | None = None
+    drill: Drill | None = None
+    warm: int = 0
+    """How many restored copies stand ready."""
     above: str | None = None
     """The nearest ancestor that is shown."""
 
@@ -42,7 +46,8 @@ class Entry:
         for detail in ("files", "processes", "process_list", "timings", "remote", "in_flight"):
             del data[detail]
         beside = {"head": self.head, "forks": list(self.forks), "hold": encode(self.hold)}
-        return {**data, **beside, "outcomes": encode(self.outcomes)}
+        tried = {"drill": encode(self.drill), "warm": self.warm}
+        return {**data, **beside, **tried, "outcomes": encode(self.outcomes)}
 
 
 def log(
@@ -109,7 +114,7 @@ def gather(planarian: Planarian, sandbox: Sandbox, *, every: bool) -> list[Entry
         source = registry.branch(record.id).forked_from
         if source:
             forks.setdefault(source, []).append(record.name or record.id)
-    holds = registry.holds.all()
+    holds, drills, warm = registry.holds.all(), registry.drills.all(), warm_copies(planarian)
     entries: list[Entry] = []
     above: dict[str | None, str | None] = {}
     for s in registry.statepoints(sandbox.id):
@@ -118,8 +123,14 @@ def gather(planarian: Planarian, sandbox: Sandbox, *, every: bool) -> list[Entry
         shown = every or s.status is Status.COMMITTED or (s.status is Status.PRUNED and bool(s.name or outcomes))
         above[s.id] = s.id if shown else nearest
         if shown:
-            entries.append(Entry(s, s.id == head, tuple(forks.get(s.id, ())), outcomes, holds.get(s.id), nearest))
+            marks = (holds.get(s.id), drills.get(s.id), warm[s.id])
+            entries.append(Entry(s, s.id == head, tuple(forks.get(s.id, ())), outcomes, *marks, nearest))
     return entries
+
+
+def warm_copies(planarian: Planarian) -> Counter[str]:
+    """How many copies of each statepoint stand ready, in any runtime that has this home open."""
+    return Counter(s.statepoint_id for s in planarian.registry.standbys.all().values() if s.ready)
 
 
 def tree(entries: list[Entry]) -> Tree:
@@ -167,6 +178,10 @@ def _label(entry: Entry) -> Text:
         label.append(" <- head", style="green")
     if entry.hold is not None:
         label.append(" held", style="yellow")
+    if entry.warm:
+        label.append(" warm" + (f" x{entry.warm}" if entry.warm > 1 else ""), style="green")
+    if entry.drill is not None and entry.drill.error:
+        label.append(" can't be restored", style="bold red")
     if statepoint.status is not Status.COMMITTED:
         label.append(f" {statepoint.status}", style="red")
     elif statepoint.automatic:
@@ -185,6 +200,8 @@ def _details(entry: Entry) -> list[tuple[str, str]]:
         lines.append((statepoint.description, ""))
     if entry.hold is not None and entry.hold.note:
         lines.append((f"held: {entry.hold.note}", "yellow"))
+    if entry.drill is not None and entry.drill.error:
+        lines.append((f"drill at {entry.drill.created_at}: {entry.drill.error}", "red"))
     if statepoint.error:
         lines.append((f"error: {statepoint.error}", "red"))
     lines += [(f"not captured: {gap.subject} ({gap.reason})", "yellow") for gap in gaps[:_GAPS_SHOWN]]

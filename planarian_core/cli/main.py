@@ -14,9 +14,9 @@ from typing import Annotated, Any
 import typer
 
 from planarian_core.cli import exit_codes
+from planarian_core.cli.apply import apply
 from planarian_core.cli.attach import attach
 from planarian_core.cli.bundles import export, import_
-from planarian_core.cli.apply import apply
 from planarian_core.cli.diff import diff
 from planarian_core.cli.doctor import doctor, recover
 from planarian_core.cli.drill import drill

@@ -5,14 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from planarian_core.cli import output
-from planarian_core.cli.log import Entry
+from planarian_core.cli.log import Entry, warm_copies
 from planarian_core.cli.opening import opened, owner
 from planarian_core.cli.options import JsonOption, SandboxOption, StatepointArgument
 from planarian_core.codec import encode
 from planarian_core.model import Status
 
 if TYPE_CHECKING:
-    from planarian_core.model import Artefact, Statepoint
+    from planarian_core.model import Artefact, Drill, Statepoint
     from planarian_core.runtime import Planarian
     from planarian_core.sandbox import Sandbox
 
@@ -33,7 +33,7 @@ def show(statepoint: StatepointArgument, sandbox: SandboxOption = "", as_json: J
         entry = _entry(planarian, source, statepoint)
     if as_json:
         data = {"head": entry.head, "forks": list(entry.forks), "hold": encode(entry.hold)}
-        data["outcomes"] = encode(entry.outcomes)
+        data |= {"drill": encode(entry.drill), "warm": entry.warm, "outcomes": encode(entry.outcomes)}
         output.print_json({**entry.statepoint.to_dict(), **data})
     else:
         _print(entry)
@@ -46,7 +46,8 @@ def _entry(planarian: Planarian, source: Sandbox, reference: str) -> Entry:
     branches = [(record, registry.branch(record.id)) for record in registry.sandboxes()]
     forks = tuple(record.name or record.id for record, branch in branches if branch.forked_from == found.id)
     head = registry.branch(source.id).head == found.id
-    return Entry(found, head, forks, registry.outcomes(found.id), registry.holds.get(found.id))
+    marks = (registry.holds.get(found.id), registry.drills.get(found.id), warm_copies(planarian)[found.id])
+    return Entry(found, head, forks, registry.outcomes(found.id), *marks)
 
 
 def _print(entry: Entry) -> None:
@@ -61,6 +62,8 @@ def _print(entry: Entry) -> None:
             "parent": point.parent_id or "none",
             "forks": ", ".join(entry.forks),
             "held": _hold(entry),
+            "warm copies": str(entry.warm or ""),
+            "drill": _drill(entry.drill),
             "description": point.description,
             **{f"fact {label}": text for label, text in point.facts.items()},
             "outcomes": "\n".join(f"{o.created_at} {o.status}: {o.text}" for o in entry.outcomes),
@@ -80,6 +83,13 @@ def _hold(entry: Entry) -> str:
     if entry.hold is None:
         return ""
     return f"since {entry.hold.created_at}" + (f": {entry.hold.note}" if entry.hold.note else "")
+
+
+def _drill(drill: Drill | None) -> str:
+    if drill is None:
+        return ""
+    found = f"can't be restored: {drill.error}" if drill.error else f"was restored in {drill.seconds:.3f} s"
+    return f"{drill.created_at}: {found}"
 
 
 def _artefact(point: Statepoint, artefact: Artefact | None) -> str:
