@@ -211,7 +211,7 @@ class CriuBackend:
                 return self._probe.engine().restore(
                     images,
                     environment.root,
-                    around=Surroundings(environment.enter, (Path(environment.root),), environment.groups),
+                    around=Surroundings(environment.enter, groups=environment.groups),
                     **shape.network,
                     external=external,
                     doomed=kill,

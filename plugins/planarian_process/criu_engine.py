@@ -8,7 +8,7 @@ import os
 import select
 import signal
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -140,6 +140,7 @@ class Engine:
         Raises:
             EngineFailure: CRIU could not do it; nothing of the tree is left.
         """
+        around = replace(around, keep=(Path(root), *around.keep))
         with self._worker(around) as worker, _directory(images) as descriptor:
             tree = _Restored(worker, doomed, private_network, checked, freezer)
             try:

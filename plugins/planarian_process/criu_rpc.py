@@ -91,6 +91,10 @@ class Surroundings:
     groups: tuple[str, ...] = ()
     network_of: int = 0
 
+    def holds(self, directory: str) -> bool:
+        """Whether something that must stay visible lies in ``directory``, which then can't be covered."""
+        return any(path.resolve().is_relative_to(directory) for path in self.keep)
+
 
 class Worker:
     """One ``criu swrk``, in a mount namespace of its own whose /run is a small tmpfs with the start-up cache.
@@ -114,7 +118,7 @@ class Worker:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         self.channel = ours
         command = (binary, "--no-default-config", "swrk", str(theirs.fileno()))
-        hidden = any(path.is_relative_to("/run") for path in around.keep)
+        hidden = around.holds("/run")
 
         spawned: Future[tuple[subprocess.Popen[bytes], int]] = Future()
 
@@ -126,6 +130,8 @@ class Worker:
                 spawned.set_exception(failure)
             else:
                 around.enter()  # while CRIU starts up
+                if not hidden and not around.holds("/tmp"):  # noqa: S108  # where CRIU makes its directories
+                    mount("planarian-criu", "/tmp", "tmpfs", 0, "mode=0700,size=64m")  # noqa: S108  # as above
 
         entered = begin_in_thread(start)
         try:

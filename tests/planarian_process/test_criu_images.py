@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import os
+import shutil
 import struct
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from planarian_process.criu import CriuBackend
 from planarian_process.criu_images import Verification, seal
 from planarian_process.criu_inventory import add_network
 from planarian_process.criu_namespaces import memory_directory
+from planarian_process.criu_rpc import StartCache, Surroundings, Worker, find_binary
 from planarian_process.criu_tasks import Task
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces")]
@@ -72,6 +75,21 @@ def test_the_hosts_mounts_and_temporary_files_stay(counting: Subject) -> None:
     assert len(os.listdir("/proc/self/fd")) == descriptors
     # Waits for those of other programs' restores.
     assert eventually(lambda: not {name for name in set(os.listdir("/tmp")) - before if "criu" in name})  # noqa: S108
+
+
+def test_a_killed_restore_leaves_no_directory_on_the_host() -> None:
+    """CRIU makes its directories in /tmp, which for it is a file system of its own where the home lies elsewhere."""
+    elsewhere = Surroundings(keep=(Path("/var/lib/planarian/mounts/one"),))
+    assert not elsewhere.holds("/tmp")  # noqa: S108  # where CRIU makes them
+    cache = Path(tempfile.mkdtemp(dir="/var/tmp", prefix="planarian-test-"))
+    try:
+        with Worker(find_binary() or "", StartCache(cache), elsewhere) as worker:
+            worker.settle()
+            seen = Path(f"/proc/{worker.process.pid}/root/tmp")
+            assert seen.stat().st_dev != os.stat("/tmp").st_dev  # noqa: S108
+            assert not list(seen.iterdir())
+    finally:
+        shutil.rmtree(cache)
 
 
 def test_the_start_cache_serves_dump_and_restore(counting: Subject) -> None:
