@@ -52,26 +52,26 @@ class ByFiles:
         record: SandboxRecord,
         statepoint: Statepoint,
         *,
-        action: str = "rollback",
+        switched: str = "rollback.switched",
         files_only: bool = False,
     ) -> None:
         """Stage the files of ``statepoint`` for a sandbox; RestoreError when they are damaged or there is no room.
 
-        ``action`` names the fault points on the way; a way back has none.
+        ``switched`` is the fault point on the way; a way back has none.
         """
         self._home = home
         self._registry = registry
         self._plugins = plugins
         self._statepoint = statepoint
-        self._action = action
+        self._switched = switched
         self._files_only = files_only
         assert statepoint.files is not None
         self._staged = plugins.filesystem(statepoint.files.backend).stage(statepoint.files, layer_of(record.spec))
 
     def arrive(self, record: SandboxRecord) -> tuple[SandboxRecord, Revived]:
         self._staged.switch()
-        if self._action:
-            reach(f"{self._action}.switched")
+        if self._switched:
+            reach(self._switched)
         revived = bring_up(
             self._home, self._registry, self._plugins, record, self._statepoint, files_only=self._files_only
         )

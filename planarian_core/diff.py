@@ -127,6 +127,9 @@ def diff(
     Raises:
         ConfigurationError: a path isn't at either end. RestoreError: files are damaged, or can't be read.
     """
+    if _same_artefact(one, other) and not paths:
+        found = Diff(one.name, other.name, (), 0)
+        return _with_gaps(_with_remote(remote, _with_processes(plugins, found, one, other), one, other), one, other)
     with ExitStack() as stack:
         mine, theirs = (stack.enter_context(_files(plugins, side)) for side in (one, other))
         changes, omitted = _file_changes(mine, theirs, paths, text)
@@ -134,6 +137,16 @@ def diff(
     if paths:
         return found
     return _with_gaps(_with_remote(remote, _with_processes(plugins, found, one, other), one, other), one, other)
+
+
+def _same_artefact(one: Side, other: Side) -> bool:
+    """Whether two statepoints share their files: then there is nothing to look at."""
+    if one.statepoint is None or other.statepoint is None:
+        return False
+    mine, theirs = one.statepoint.files, other.statepoint.files
+    if mine is None or theirs is None or one.record.spec.origin != other.record.spec.origin:
+        return False
+    return one.statepoint.owner(mine) == other.statepoint.owner(theirs)
 
 
 def _files(plugins: PluginManager, side: Side) -> AbstractContextManager[SeenFiles]:

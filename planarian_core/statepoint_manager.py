@@ -235,10 +235,17 @@ class StatepointManager:
         return RollbackPreview(statepoint, count or 0, sample, described(statepoint), effects)
 
     def by_files(
-        self, record: SandboxRecord, statepoint: Statepoint, *, action: str = "rollback", files_only: bool = False
+        self,
+        record: SandboxRecord,
+        statepoint: Statepoint,
+        *,
+        switched: str = "rollback.switched",
+        files_only: bool = False,
     ) -> Destination:
         """The long way to a statepoint, ready: its files staged and verified."""
-        return ByFiles(self.home, self.registry, self.plugins, record, statepoint, action=action, files_only=files_only)
+        return ByFiles(
+            self.home, self.registry, self.plugins, record, statepoint, switched=switched, files_only=files_only
+        )
 
     def _by_copy(self, source: SandboxRecord, statepoint: Statepoint) -> ByCopy | None:
         """The short way, where a valid copy is there."""
@@ -404,7 +411,7 @@ class StatepointManager:
         assert safety.files is not None
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
-        record, _ = self.by_files(record, safety, action="", files_only=operation.files_only).arrive(record)
+        record, _ = self.by_files(record, safety, switched="", files_only=operation.files_only).arrive(record)
         self.registry.end(operation, record=record, head=safety.id)
 
     # --- fork ---
@@ -457,7 +464,7 @@ class StatepointManager:
         self.sandboxes.folder(record.id).mkdir(mode=0o700, parents=True, exist_ok=True)
         if copy is not None:
             return copy.arrive(record)
-        destination = self.by_files(record, statepoint, action="fork", files_only=files_only)
+        destination = self.by_files(record, statepoint, switched="fork.switched", files_only=files_only)
         reach("fork.staged")
         return destination.arrive(record)
 

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 NEWTIME, NEWNS, NEWUTS, NEWIPC = 0x80, 0x20000, 0x4000000, 0x8000000
 NEWUSER, NEWPID, NEWNET = 0x10000000, 0x20000000, 0x40000000
-RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 4096, 16384, 1 << 18
+RDONLY, NOSUID, NODEV, NOEXEC, REMOUNT, NOATIME, BIND, REC, PRIVATE = 1, 2, 4, 8, 32, 1024, 4096, 16384, 1 << 18
 MASKED_FILES = (
     *("kcore", "keys", "timer_list", "latency_stats", "sched_debug", "sysrq-trigger", "kallsyms", "kmsg"),
     *("kpageflags", "kpagecount", "kpagecgroup", "vmallocinfo", "slabinfo"),
@@ -122,7 +122,8 @@ def join_cgroups(paths: list[str]) -> None:
 
 def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
     """Root: the overlay over the host's root; the workspace's, over the copy of it; and /dev, the one place where
-    device nodes work. The last two at their places below the root, or at those in ``beside``.
+    device nodes work. The last two at their places below the root, or at those in ``beside``. No access times, so that
+    reading is no change.
 
     The caller has a mount namespace to itself, and with it a working directory, which is changed.
     """
@@ -130,11 +131,11 @@ def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
     options = "index=on,nfs_export=on,redirect_dir=on"
     step("mount the overlay")
     os.chdir(config["layer"])
-    mount("overlay", root, "overlay", NODEV, f"lowerdir=/,upperdir=upper,workdir=work,{options}")
+    mount("overlay", root, "overlay", NODEV | NOATIME, f"lowerdir=/,upperdir=upper,workdir=work,{options}")
     step("mount the workspace's overlay")
     target = beside.get("workspace") or directory(root, config["workspace"], create=True)
     data = f"lowerdir={escaped(config['origin'])},upperdir=workspace/upper,workdir=workspace/work,{options}"
-    mount("overlay", target, "overlay", NODEV, data)
+    mount("overlay", target, "overlay", NODEV | NOATIME, data)
     step("mount /dev")
     source = directory(root, "dev")
     try:
@@ -202,7 +203,7 @@ def assemble_rootless(config: dict[str, Any]) -> None:
             os.makedirs(f"{part}/{name}", exist_ok=True)
         part = escaped(name)
         data = f"lowerdir=/{part},upperdir=upper/{part},workdir=work/{part},userxattr"
-        mount("overlay", f"{root}/{name}", "overlay", 0, data)
+        mount("overlay", f"{root}/{name}", "overlay", NOATIME, data)
     for name in ("tmp", "root", "run", "mnt"):
         step(f"bind /{name}")
         os.mkdir(f"{root}/{name}")
@@ -210,7 +211,7 @@ def assemble_rootless(config: dict[str, Any]) -> None:
     step("mount the workspace's overlay")
     target = directory(root, config["workspace"], create=True)
     data = f"lowerdir={escaped(config['origin'])},upperdir=workspace/upper,workdir=workspace/work,userxattr"
-    mount("overlay", target, "overlay", 0, data)
+    mount("overlay", target, "overlay", NOATIME, data)
     step("bind device nodes")
     for name in ("dev", "proc", "sys"):
         os.mkdir(f"{root}/{name}")
