@@ -122,13 +122,18 @@ class Capturer:
     def shared(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint | None:
         """The statepoint, whole, when it is proven that it holds what the head holds; nothing is written for it."""
         started = time.perf_counter()
+        facts = None
+        if not request.quiet and (before := self._sharable(record, request)) and not before.facts:
+            described, _ = self._sandboxes.describe(record)  # it runs commands, so the proofs come after it
+            facts = context.record_state("", described)[1]
         head = self._sharable(record, request)
-        if head is None or not (request.quiet or head.facts) or not self.same_files(record, head):
+        if head is None or not self.same_files(record, head):
             return None
         # Both proofs reach back to the head's capture, so both hold at the moment of the first one.
         statepoint = self._of_head(record, statepoint, head, request, head.files)
         timings = {"frozen": 0.0, "total": round(time.perf_counter() - started, 6)}
-        return replace(statepoint, status=Status.COMMITTED, facts=head.facts, timings=timings)
+        facts = head.facts if facts is None else facts
+        return replace(statepoint, status=Status.COMMITTED, facts=facts, timings=timings)
 
     def _sharable(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint | None:
         if request.in_flight or request.files_only:
