@@ -7,7 +7,7 @@ artefacts are shared: of the processes alone, or of the files too. In doubt all 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
@@ -122,18 +122,25 @@ class Capturer:
     def shared(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint | None:
         """The statepoint, whole, when it is proven that it holds what the head holds; nothing is written for it."""
         started = time.perf_counter()
-        facts = None
-        if not request.quiet and (before := self._sharable(record, request)) and not before.facts:
-            described, _ = self._sandboxes.describe(record)  # it runs commands, so the proofs come after it
-            facts = context.record_state("", described)[1]
-        head = self._sharable(record, request)
-        if head is None or not self.same_files(record, head):
+        head = self._proven(record, request)
+        if head is None:
             return None
+        described: list[Mapping[str, str]] = [head.facts]
+        if not request.quiet and not head.facts:
+            described, _ = self._sandboxes.describe(record)
+            head = self._proven(record, request)  # describing runs commands
+            if head is None:
+                return None
         # Both proofs reach back to the head's capture, so both hold at the moment of the first one.
         statepoint = self._of_head(record, statepoint, head, request, head.files)
         timings = {"frozen": 0.0, "total": round(time.perf_counter() - started, 6)}
-        facts = head.facts if facts is None else facts
-        return replace(statepoint, status=Status.COMMITTED, facts=facts, timings=timings)
+        description, facts = context.record_state(request.description, described)
+        return replace(statepoint, status=Status.COMMITTED, description=description, facts=facts, timings=timings)
+
+    def _proven(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint | None:
+        """The head, if it is proven that processes and files are its own."""
+        head = self._sharable(record, request)
+        return head if head is not None and self.same_files(record, head) else None
 
     def _sharable(self, record: SandboxRecord, request: SnapshotRequest) -> Statepoint | None:
         if request.in_flight or request.files_only:
@@ -156,7 +163,6 @@ class Capturer:
         assert head.files is not None
         return replace(
             statepoint,
-            description=request.description,
             files=shared(head, files) if files is head.files else files,
             processes=shared(head, head.processes),
             process_list=head.process_list,
