@@ -39,8 +39,8 @@ class PlanarianEnvironmentConfig:
     """Leave the sandbox and its statepoints after the run, to look at and roll back. An attached one always stays."""
 
     policy: str = ""
-    """When a statepoint is taken: ``every-call``, ``every:N``, ``on-change``, ``milestones`` or ``manual``; as the sandbox
-    or else the home says if empty."""
+    """When a statepoint is taken: ``every-call``, ``every:N``, ``on-change``, ``milestones`` or ``manual``; as the
+    sandbox or else the home says if empty."""
     sandbox: str = ""
     filesystem: str = ""
     process: str = ""
