@@ -17,7 +17,7 @@ import subprocess
 import threading
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -112,7 +112,7 @@ class Worker:
     ) -> None:
         """``patience`` is how many seconds it has to end after we hung up."""
         self._cache = cache
-        self._around = around
+        self._around = around = replace(around, keep=(*around.keep, Path(binary)))
         self._patience = patience
         self.settled = False
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
