@@ -79,6 +79,7 @@ def files(home: Path, spec: SandboxSpec, layout: Layout) -> dict[str, Any]:
         "layer": spec.layer,
         "workspace": layout.workspace,
         "origin": os.path.realpath(spec.origin or spec.workspace),
+        "access_times": layout.access_times,
     }
 
 

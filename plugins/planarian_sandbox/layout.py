@@ -20,11 +20,19 @@ FRESH_ROOTLESS = ("tmp", "run", "dev", "proc", "sys", "root", "mnt", "lost+found
 
 @dataclass(frozen=True)
 class Layout:
-    """How a layer is laid out. ``workspace``: the path that has an overlay of its own, empty when none has."""
+    """How a layer is laid out. ``workspace``: the path that has an overlay of its own, empty when none has.
+
+    ``version``: since 2 overlays keep no access times. An image of the processes can only be restored on overlays that
+    are mounted as those were that it was taken on, so a layer of before goes on as it began.
+    """
 
     rootless: bool
     workspace: str = ""
-    version: int = 1
+    version: int = 2
+
+    @property
+    def access_times(self) -> bool:
+        return self.version < 2
 
     @property
     def exclude(self) -> tuple[str, ...]:
@@ -39,7 +47,7 @@ class Layout:
         """The layout of a prepared layer; SandboxError when it has none."""
         try:
             data = json.loads(Path(layer, "layout.json").read_text(encoding="utf-8"))
-            layout = cls(rootless=bool(data["rootless"]), workspace=str(data["workspace"]))
+            layout = cls(bool(data["rootless"]), str(data["workspace"]), int(data.get("version", 1)))
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise SandboxError(
                 f"{layer} is not a prepared layer: {error}.",
