@@ -17,11 +17,11 @@ calls them through a thread (``anyio.to_thread.run_sync``).
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Literal, overload
+from typing import Literal, TypeVar, overload
 
 from planarian_core import agent_requests, bundle, context, verbs
 from planarian_core.capture import SnapshotRequest
@@ -30,6 +30,7 @@ from planarian_core.context import Ledger
 from planarian_core.errors import ConfigurationError, LineageError, PlanarianError
 from planarian_core.faults import reach
 from planarian_core.interfaces import Collects, OutputSink
+from planarian_core.locks import Held
 from planarian_core.model import (
     Command,
     CommandResult,
@@ -51,6 +52,8 @@ from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
 from planarian_core.standby import StandbyManager
 from planarian_core.statepoint_manager import StatepointManager
 from planarian_core.warming import Warmer
+
+T = TypeVar("T")
 
 _PRUNED_AT_ONCE = 10
 """By configuration: collecting what is left costs about the same for one statepoint as for many."""
@@ -248,7 +251,17 @@ class Planarian:
             self._prune_by_config(sandbox)
             return taken
 
-        return work() if wait else self._workers.submit(work)
+        return work() if wait else self._in_background(work, held)
+
+    def _in_background(self, work: Callable[[], T], held: Held) -> Future[T]:
+        """Begin what lets go of ``held`` in the end; so does a future that is cancelled before it began."""
+        try:
+            future = self._workers.submit(work)
+        except BaseException:
+            held.release()
+            raise
+        future.add_done_callback(lambda _: held.release())
+        return future
 
     def take(self, record: SandboxRecord, request: SnapshotRequest, *, anyway: bool = False) -> Statepoint:
         """Take a statepoint of a sandbox whose exclusive lock the caller holds; calls are counted from here anew.
@@ -460,7 +473,7 @@ class Planarian:
             self._prune_by_config(sandbox)
             return taken
 
-        return work() if wait else self._workers.submit(work)
+        return work() if wait else self._in_background(work, held)
 
     def set_policy(self, sandbox: Sandbox, policy: str) -> None:
         """Change when adapters take statepoints of a sandbox; empty for the home's policy.

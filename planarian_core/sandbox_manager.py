@@ -359,9 +359,10 @@ class SandboxManager:
         else:
             filesystem.forget(layer_of(record.spec))
         shutil.rmtree(self.folder(record.id), ignore_errors=True)
-        with suppress(OSError):  # a layer that was taken over lies where its copy was made
-            if Path(record.spec.layer).parent.parent == self.folder(record.id).parent:
-                os.rmdir(Path(record.spec.layer).parent)
+        made = Path(record.spec.layer).parent  # a layer that was taken over lies where its copy was made
+        if made.parent == self.folder(record.id).parent and not self.registry.known({"sandboxes": [made.name]}):
+            with suppress(OSError):
+                os.rmdir(made)
 
     def owns_layer(self, record: SandboxRecord) -> bool:
         """Whether the layer was made for the sandbox, and isn't a workspace that is the user's own."""

@@ -76,6 +76,18 @@ def test_a_copy_stands_still_until_it_is_used_once(planarian: Planarian, box: Sa
     assert _ask(box, "add") == 3, "source and fork share nothing"
 
 
+def test_calls_are_counted_after_a_copy_was_taken_over(planarian: Planarian, box: Sandbox) -> None:
+    planarian.set_policy(box, "every:2")
+    point = planarian.snapshot(box)
+    planarian.keep_warm(point, 1, wait=True)
+    planarian.rollback(box, point)
+    planarian.warmer.settle()
+    box.run("true")
+    assert not planarian.should_snapshot(box)
+    box.run("true")
+    assert planarian.should_snapshot(box)
+
+
 def test_twenty_forks_of_one_statepoint_are_independent(planarian: Planarian, box: Sandbox) -> None:
     point = planarian.snapshot(box)
     for _ in range(20):

@@ -328,6 +328,19 @@ def test_a_snapshot_in_the_background_holds_the_next_call_back(fake_planarian: P
     assert future.result(10).status is Status.COMMITTED
 
 
+def test_a_snapshot_that_is_cancelled_before_it_began_lets_the_sandbox_go(
+    fake_planarian: Planarian, sandbox: Sandbox
+) -> None:
+    busy = threading.Event()
+    before = [fake_planarian._workers.submit(busy.wait, 10) for _ in range(4)]
+    future = fake_planarian.snapshot(sandbox, wait=False)
+    assert future.cancel()
+    fake_planarian.with_config(lock_timeout=1.0)
+    assert sandbox.run(["true"]).exit_code == 0
+    busy.set()
+    assert all(done.result(10) for done in before)
+
+
 def test_two_runtimes_snapshot_one_sandbox_one_after_the_other(fake_planarian: Planarian, sandbox: Sandbox) -> None:
     from planarian_core.testing.fakes import FakePlugin
 
