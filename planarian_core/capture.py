@@ -224,7 +224,8 @@ class Capturer:
             captured.remote = self._remote.capture(record, services)
             reach("snapshot.remote")
             captured.timings["in_instant"] = time.perf_counter() - frozen - captured.timings["until_instant"]
-        captured.timings["frozen"] = time.perf_counter() - frozen
+        captured.timings["durable"] = time.perf_counter() - frozen
+        captured.timings["frozen"] = captured.timings["durable"] if instant.frozen is None else instant.frozen
         reach("snapshot.captured")
         if request.files_only:
             gaps.append(Gap(Domain.PROCESSES, "all processes", f"left out: {request.files_only}"))

@@ -14,6 +14,7 @@ class Stillness:
     def __init__(self, reason: str) -> None:
         self.artefact: Artefact | None = None
         self.process_list: tuple[ProcessInfo, ...] = ()
+        self.frozen: float | None = None
         self.gaps: tuple[Gap, ...] = (Gap(Domain.PROCESSES, "all processes", reason),)
 
 

@@ -37,6 +37,8 @@ class Instant(Protocol):
     artefact: Artefact | None
     process_list: tuple[ProcessInfo, ...]
     gaps: tuple[Gap, ...]
+    frozen: float | None
+    """Seconds for which it stood still; None where the whole context is that."""
 
 
 class ProcessBackend(Protocol):

@@ -168,6 +168,7 @@ class _FakeInstant:
     artefact: Artefact | None = None
     process_list: tuple[ProcessInfo, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    frozen: float | None = None
 
 
 class FakeProcess:

@@ -58,6 +58,7 @@ class CriuInstant:
     artefact: Artefact | None = None
     process_list: tuple[ProcessInfo, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    frozen: float | None = None
 
 
 class CriuBackend:
@@ -110,6 +111,7 @@ class CriuBackend:
         try:
             # The place of the image and the thread that empties it outlive the standstill.
             with contextlib.ExitStack() as after:
+                started = time.perf_counter()
                 with contextlib.ExitStack() as standstill:
                     dump, written = self._begin(after, standstill, init, images, tasks, shape)
                     pool = after.enter_context(ThreadPoolExecutor(max_workers=2))
@@ -117,6 +119,7 @@ class CriuBackend:
                     looked = pool.submit(lambda: (read_tasks(init, sandbox.tasks()), halt(sandbox)))
                     yield instant
                     stopped, halted = looked.result()
+                instant.frozen = time.perf_counter() - started
                 proof = {DETAIL: baseline(sandbox, halted, _directory(written))}
             manifest = _sealed(sealed)
         except BaseException as failure:

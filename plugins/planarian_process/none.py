@@ -30,6 +30,7 @@ class NoneInstant:
     artefact: Artefact | None = None
     process_list: tuple[ProcessInfo, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    frozen: float | None = None
 
 
 class NoneBackend:

@@ -41,6 +41,7 @@ class RespawnInstant:
     artefact: Artefact | None = None
     process_list: tuple[ProcessInfo, ...] = ()
     gaps: tuple[Gap, ...] = ()
+    frozen: float | None = None
 
 
 class RespawnBackend:
