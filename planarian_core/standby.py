@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
-from planarian_core.errors import PlanarianError, RestoreError, SandboxError
+from planarian_core.errors import LineageError, RestoreError, SandboxError
 from planarian_core.faults import reach
 from planarian_core.interfaces import Wakes
 from planarian_core.model import Drill, LiveSandbox, SandboxRecord, Standby, Statepoint, Status, new_id, utc_now
@@ -25,6 +25,9 @@ from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Registry
 from planarian_core.revival import restore_frozen
 from planarian_core.sandbox_manager import SandboxManager, layer_of
+
+_OF_THE_HOST = frozenset({"restore-no-space", "restore-no-copy"})
+"""Codes of failures that say nothing of the statepoint."""
 
 
 class StandbyManager:
@@ -47,7 +50,9 @@ class StandbyManager:
 
         Raises:
             SandboxError: ``standby-in-place``: the sandbox works in the user's own directory.
-            RestoreError: the statepoint can't be restored, which its drill says from now on; nothing remains.
+            RestoreError: the statepoint can't be restored, which its drill says from now on (unless it is the host
+                that lacks something, such as disk space); nothing remains.
+            LineageError: it was given up meanwhile; nothing remains.
         """
         if self._plugins.sandbox(source.spec.backend).capabilities.in_place:
             raise SandboxError(
@@ -58,19 +63,26 @@ class StandbyManager:
         started = time.monotonic()
         try:
             standby = self._build(source, statepoint)
-        except PlanarianError as error:
-            current = self._registry.find(statepoint.id)
-            if current is not None and current.status is Status.COMMITTED:  # else it was pruned meanwhile
-                self._drilled(statepoint, started, str(error))
+        except RestoreError as error:
+            if error.code not in _OF_THE_HOST and not self._drilled(statepoint, started, str(error)):
+                raise _given_up(statepoint) from error
             raise
-        self._drilled(statepoint, started, "")
+        if not self._drilled(statepoint, started, ""):
+            self.drop(standby)
+            raise _given_up(statepoint)
         with self._guard:
             self._ready[standby.id] = standby
         return standby
 
-    def _drilled(self, statepoint: Statepoint, started: float, error: str) -> None:
+    def _drilled(self, statepoint: Statepoint, started: float, error: str) -> bool:
+        """Note how it went; False, and nothing is noted, when the statepoint was pruned or removed meanwhile."""
         seconds = round(time.monotonic() - started, 3)
-        self._registry.drills.put(statepoint.id, Drill(statepoint.id, error, seconds, utc_now()))
+        with self._registry.transaction() as connection:
+            current = self._registry.find(statepoint.id)
+            if current is None or current.status is not Status.COMMITTED:
+                return False
+            self._registry.drills.put(statepoint.id, Drill(statepoint.id, error, seconds, utc_now()), connection)
+        return True
 
     def _build(self, source: SandboxRecord, statepoint: Statepoint) -> Standby:
         self._live()
@@ -80,6 +92,8 @@ class StandbyManager:
         self._registry.standbys.put(standby.id, standby)
         try:
             reach("standby.begun")
+            if self._registry.statepoint(statepoint.id).status is not Status.COMMITTED:
+                raise _given_up(statepoint)  # the entry, made before, keeps it from being pruned from here on
             if Path(record.spec.layer).is_relative_to(self._sandboxes.folder(record.id)):
                 self._sandboxes.folder(record.id).mkdir(mode=0o700, parents=True)
             filesystem = self._plugins.filesystem(statepoint.files.backend)
@@ -96,7 +110,10 @@ class StandbyManager:
             self.drop(standby)
             if isinstance(error, OSError):
                 raise RestoreError(
-                    f"no copy of {statepoint.id} can be made: {error}", remedy="free disk space, then: planarian drill"
+                    f"no copy of {statepoint.id} can be made: {error}",
+                    code="restore-no-copy",
+                    state="nothing was changed",
+                    remedy="free disk space, then: planarian drill",
                 ) from error
             raise
         return standby
@@ -213,3 +230,12 @@ class StandbyManager:
                 self._lock(self.runtime).unlink(missing_ok=True)
                 os.close(self._claim)
                 self._claim = -1
+
+
+def _given_up(statepoint: Statepoint) -> LineageError:
+    return LineageError(
+        f"{statepoint.id} was pruned or removed meanwhile",
+        code="statepoint-not-committed",
+        state="nothing was changed",
+        remedy="planarian log",
+    )

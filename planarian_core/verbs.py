@@ -265,12 +265,20 @@ def drill(self: Planarian, statepoint: StatepointRef, *, of: Sandbox | None = No
     """Restore a statepoint beside everything else, to see that it can be, and drop that copy again.
 
     Returns what the registry says from now on: one that failed can't be gone back to with its processes.
+
+    Raises:
+        RestoreError: it could not be tried: this host lacks disk space, for example. LineageError: it was given up.
     """
     source = of or self.owner_of(statepoint)
     point = self.resolve(source, statepoint)
     record = self.registry.sandbox(point.sandbox_id)
-    with suppress(RestoreError):  # the registry's word is the result
+    try:
         self.standbys.spare(self.standbys.build(record, point))
-    drill = self.registry.drills.get(point.id)
-    assert drill is not None
-    return drill
+    except RestoreError:
+        found = self.registry.drills.get(point.id)
+        if found is None or not found.error:
+            raise
+        return found  # the registry's word is the result
+    done = self.registry.drills.get(point.id)
+    assert done is not None
+    return done

@@ -13,7 +13,7 @@ from collections.abc import Collection, Iterator
 from contextlib import suppress
 
 from planarian_core.config import Config
-from planarian_core.errors import PlanarianError
+from planarian_core.errors import LineageError, PlanarianError
 from planarian_core.model import SandboxRecord, Statepoint, Status
 from planarian_core.registry import Registry
 from planarian_core.sandbox_manager import SandboxManager
@@ -53,6 +53,7 @@ class Warmer:
         self._work: queue.Queue[threading.Event | None] = queue.Queue()
         self._guard = threading.Lock()
         self._thread: threading.Thread | None = None
+        self._closed = False
 
     @property
     def _config(self) -> Config:
@@ -90,24 +91,30 @@ class Warmer:
 
     def settle(self) -> None:
         """Wait until all that is wanted now has been made or given up."""
-        if self._thread is not None:
-            done = threading.Event()
+        done = threading.Event()
+        with self._guard:  # so that nothing is put behind the end
+            if self._thread is None:
+                return
             self._work.put(done)
-            done.wait()
+        done.wait()
 
     def close(self) -> None:
-        """End the thread; copies stay for the caller to drop."""
-        thread, self._thread = self._thread, None
-        if thread is not None:
+        """End the thread, after the copy that it is making; copies stay for the caller to drop."""
+        with self._guard:
+            self._closed = True
+            thread, self._thread = self._thread, None
             self._work.put(None)
+        if thread is not None:
             thread.join()
 
     def _wake(self) -> None:
         with self._guard:
+            if self._closed:
+                return
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="planarian-standby", daemon=True)
                 self._thread.start()
-        self._work.put(threading.Event())
+            self._work.put(threading.Event())
 
     # --- the thread ---
 
@@ -136,27 +143,34 @@ class Warmer:
             for standby in self._standbys.copies():
                 self._standbys.spare(standby)
             return
-        if not may_build:
-            return
         wanted = self._wanted()
         for standby in self._standbys.copies():
-            if standby.statepoint_id not in wanted:
+            unwanted = may_build and standby.statepoint_id not in wanted
+            if unwanted or self._restorable(standby.statepoint_id) is None:
                 self._standbys.spare(standby)
+        if not may_build:
+            return
         for statepoint_id, copies in wanted.items():
-            if statepoint_id in self._forgotten:
-                continue
             for surplus in self._standbys.copies(statepoint_id)[copies:]:
                 self._standbys.spare(surplus)
             self._build(statepoint_id, copies)
 
-    def _build(self, statepoint_id: str, copies: int) -> None:
+    def _restorable(self, statepoint_id: str) -> Statepoint | None:
+        """The statepoint, unless it was given up; others may do that, too."""
         statepoint = self._registry.find(statepoint_id)
-        if statepoint is None or statepoint.status is not Status.COMMITTED:
-            return
-        source = self._registry.sandbox(statepoint.sandbox_id)
-        while len(self._standbys.copies(statepoint_id)) < copies and self._affordable(statepoint):
+        return statepoint if statepoint is not None and statepoint.status is Status.COMMITTED else None
+
+    def _build(self, statepoint_id: str, copies: int) -> None:
+        while len(self._standbys.copies(statepoint_id)) < copies:
+            statepoint = self._restorable(statepoint_id)
+            if self._closed or statepoint_id in self._forgotten or statepoint is None:
+                return
+            if not self._affordable(statepoint):
+                return
             try:
-                self._standbys.build(source, statepoint)
+                self._standbys.build(self._registry.sandbox(statepoint.sandbox_id), statepoint)
+            except LineageError:
+                return  # it was given up just now
             except PlanarianError as error:
                 if error.code != "standby-in-place":
                     _log.error("%s can't be restored: %s", statepoint_id, error)

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import os
+import signal
+import subprocess
+import sys
+import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,6 +17,7 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.errors import RestoreError, SandboxError
 from planarian_core.model import Standby, Statepoint
+from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, remove_all
 
@@ -191,6 +197,105 @@ def test_a_copy_that_can_not_be_made_marks_its_statepoint(
     assert planarian.drill(point, of=box).error == ""
     planarian.rollback(box, point)
     assert _ask(box, "add") == 2
+
+
+def test_a_full_disk_says_nothing_of_the_statepoint(
+    planarian: Planarian, box: Sandbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    point = planarian.snapshot(box)
+    monkeypatch.setenv("PLANARIAN_FAULT", "standby.staged=fail")
+    with pytest.raises(RestoreError, match="no copy of"):
+        planarian.drill(point, of=box)
+    planarian.keep_warm(point, 1, wait=True)
+    monkeypatch.delenv("PLANARIAN_FAULT")
+    assert planarian.registry.drills.all() == {}
+    planarian.rollback(box, point)
+    assert _ask(box, "add") == 1
+
+
+@pytest.fixture
+def stopped_build(tmp_path: Path) -> Iterator[Callable[[str, Statepoint], subprocess.Popen[bytes]]]:
+    """Another runtime that makes a copy and is stopped at a fault point; SIGCONT lets it go on."""
+    started = []
+
+    def start(point: str, statepoint: Statepoint) -> subprocess.Popen[bytes]:
+        script = (
+            "import sys; from planarian_core import Planarian; p = Planarian.open(sys.argv[1])\n"
+            "point = p.registry.statepoint(sys.argv[2])\n"
+            "try: p.standbys.build(p.registry.sandbox(point.sandbox_id), point)\n"
+            "finally: print(sorted(p.registry.drills.all()), len(p.standbys.copies()), flush=True); p.close()\n"
+        )
+        process = subprocess.Popen(
+            [sys.executable, "-c", script, str(tmp_path / "home"), statepoint.id],
+            env={**os.environ, "PLANARIAN_FAULT": f"{point}=stop"},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        started.append(process)
+        _, status = os.waitpid(process.pid, os.WUNTRACED)
+        assert os.WIFSTOPPED(status)
+        return process
+
+    yield start
+    for process in started:
+        process.kill()
+        process.communicate()
+
+
+Stopped = Callable[[str, Statepoint], "subprocess.Popen[bytes]"]
+
+
+def _goes_on(process: subprocess.Popen[bytes]) -> tuple[str, str]:
+    process.send_signal(signal.SIGCONT)
+    said, error = process.communicate(timeout=60)
+    return said.decode(), error.decode()
+
+
+def test_what_a_copy_is_being_made_of_is_not_pruned(planarian: Planarian, box: Sandbox, stopped_build: Stopped) -> None:
+    point = planarian.snapshot(box)
+    _ask(box, "add")
+    planarian.snapshot(box)
+    building = stopped_build("standby.begun", point)
+    assert planarian.prune(PrunePolicy(keep_last=0), [box]).statepoints == ()
+    said, error = _goes_on(building)
+    assert said == f"{[point.id]} 1\n", error
+    assert planarian.prune(PrunePolicy(keep_last=0), [box]).statepoints == (point.id,)
+
+
+@pytest.mark.parametrize("reached", ["standby.begun", "standby.staged", "standby.restored"])
+def test_a_sandbox_is_removed_while_another_runtime_makes_a_copy(
+    planarian: Planarian, box: Sandbox, stopped_build: Stopped, reached: str
+) -> None:
+    building = stopped_build(reached, planarian.snapshot(box))
+    planarian.remove_sandbox(box)
+    said, error = _goes_on(building)
+    assert said == "[] 0\n"
+    assert "pruned or removed meanwhile" in error or "no statepoint" in error
+    assert planarian.registry.standbys.all() == {}
+
+
+def test_copies_of_what_another_runtime_removed_go(planarian: Planarian, box: Sandbox, tmp_path: Path) -> None:
+    point = planarian.snapshot(box)
+    planarian.keep_warm(point, 1, wait=True)
+    with Planarian.open(tmp_path / "home") as other:
+        other.remove_sandbox(other.sandbox(box.id))
+    planarian.warmer._adjust(may_build=False)
+    assert planarian.registry.standbys.all() == {}
+
+
+def test_a_home_is_closed_while_copies_are_made(planarian: Planarian, box: Sandbox, tmp_path: Path) -> None:
+    point = planarian.snapshot(box)
+    other = Planarian.open(tmp_path / "home")
+    other.keep_warm(point, 1000)
+    waiting = threading.Thread(target=other.keep_warm, args=(point, 1000), kwargs={"wait": True})
+    waiting.start()
+    other.close()
+    waiting.join(60)
+    assert not waiting.is_alive()
+    other.warmer.keep(point, 1)
+    other.warmer.settle()
+    other.registry.close()
+    assert planarian.registry.standbys.all() == {}, "a closed home makes no copies"
 
 
 def test_in_place_there_is_no_second_place(planarian: Planarian, tmp_path: Path) -> None:
