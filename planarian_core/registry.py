@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 import sqlite3
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -72,8 +72,14 @@ class Registry(Database):
         operation: Operation | None = None,
         taken: Standby | None = None,
     ) -> None:
-        """Make a sandbox and its branch known, together with the operation that makes it and the copy it is made of."""
+        """Make a sandbox and its branch known, together with the operation that makes it and the copy it is made of.
+
+        Raises:
+            LineageError: ``sandbox-name-taken`` by an open sandbox; nothing was changed.
+        """
         with self.transaction() as connection:
+            if record.name:
+                check_free(record.name, self.sandboxes())
             if operation is not None:
                 _begin(connection, operation)
             if taken is not None:
@@ -350,6 +356,12 @@ class Registry(Database):
             connection.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
             if operation:
                 connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+
+def check_free(name: str, sandboxes: Iterable[SandboxRecord]) -> None:
+    """LineageError when an open one of these sandboxes has the name."""
+    if any(record.name == name for record in sandboxes if not record.closed):
+        raise LineageError(f"a sandbox called {name!r} exists", code="sandbox-name-taken", remedy="choose another name")
 
 
 def _begin(connection: sqlite3.Connection, operation: Operation) -> None:

@@ -31,7 +31,7 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import check_policy
-from planarian_core.registry import Operation, Registry
+from planarian_core.registry import Operation, Registry, check_free
 from planarian_core.workspace_copy import copy_workspace, remove_copy
 from planarian_core.workspaces import checked_workspace
 
@@ -154,8 +154,8 @@ class SandboxManager:
         process = self.choose_process(spec, request.process or self.config.process)
         record = SandboxRecord(spec, new_id("br"), filesystem, process, utc_now(), request.name, policy=request.policy)
         with self.lock(sandbox_id).acquire(exclusive=True):
-            operation = self.registry.begin(Operation(new_id("op"), "create", sandbox_id))
-            self.registry.add_sandbox(record, Branch(record.branch_id, record.id))
+            operation = Operation(new_id("op"), "create", sandbox_id)
+            self.registry.add_sandbox(record, Branch(record.branch_id, record.id), operation)
             try:
                 reach("create.begun")
                 record = self._start_new(record)
@@ -171,10 +171,7 @@ class SandboxManager:
         if not name:
             return
         lineage.check_text(name)
-        if any(r.name == name for r in self.registry.sandboxes() if not r.closed):
-            raise LineageError(
-                f"a sandbox called {name!r} exists", code="sandbox-name-taken", remedy="choose another name"
-            )
+        check_free(name, self.registry.sandboxes())
 
     def _start_new(self, record: SandboxRecord) -> SandboxRecord:
         spec = record.spec

@@ -432,11 +432,36 @@ class StatepointManager:
         """
         self.sandboxes.check_name(name)
         copy = None if files_only else self._by_copy(source, statepoint)
-        if copy is None:
-            self.check_restorable(source, statepoint, files_only=files_only)
+        try:
+            if copy is None:
+                self.check_restorable(source, statepoint, files_only=files_only)
             record = self.sandboxes.successor(source, name, made_by)
-        else:
-            record = replace(self.sandboxes.successor(source, name, made_by), spec=copy.spec)
+            if copy is not None:
+                record = replace(record, spec=copy.spec)
+            record, revived, gaps = self._fork(source, record, statepoint, copy, files_only=files_only)
+        finally:
+            if copy is not None:
+                copy.finish()
+        self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
+        return record, context.restore_context(
+            self.registry,
+            "fork",
+            record.id,
+            statepoint,
+            running=revived.running,
+            not_undone=[*gaps, *revived.gaps],
+        )
+
+    def _fork(
+        self,
+        source: SandboxRecord,
+        record: SandboxRecord,
+        statepoint: Statepoint,
+        copy: ByCopy | None,
+        *,
+        files_only: bool,
+    ) -> tuple[SandboxRecord, Revived, list[Gap]]:
+        """Make the new sandbox ``record`` known, and bring it to its statepoint; a failure leaves nothing of it."""
         branch = Branch(record.branch_id, record.id, head=statepoint.id, forked_from=statepoint.id)
         with self.sandboxes.lock(record.id).acquire(exclusive=True):
             operation = Operation(new_id("op"), "fork", record.id, statepoint.id)
@@ -451,11 +476,7 @@ class StatepointManager:
                 raise
             self.registry.end(operation, record=record)
             reach("fork.committed")
-        self.plugins.notify("planarian_forked", source=source, sandbox=record, statepoint=statepoint)
-        gaps += revived.gaps
-        return record, context.restore_context(
-            self.registry, "fork", record.id, statepoint, running=revived.running, not_undone=gaps
-        )
+        return record, revived, gaps
 
     def _arrive(
         self, record: SandboxRecord, statepoint: Statepoint, copy: ByCopy | None, *, files_only: bool

@@ -298,6 +298,18 @@ def test_a_home_is_closed_while_copies_are_made(planarian: Planarian, box: Sandb
     assert planarian.registry.standbys.all() == {}, "a closed home makes no copies"
 
 
+def test_a_fork_that_fails_early_leaves_no_copy(planarian: Planarian, box: Sandbox) -> None:
+    point = planarian.snapshot(box)
+    planarian.standbys.build(box.record, point)
+    locks, aside = planarian.home / "locks", planarian.home / "aside"
+    locks.rename(aside)
+    with pytest.raises(OSError, match="locks"):
+        planarian.statepoints.fork(box.record, point)
+    aside.rename(locks)
+    assert planarian.registry.standbys.all() == {}
+    assert [r.id for r in planarian.registry.sandboxes()] == [box.id]
+
+
 def test_in_place_there_is_no_second_place(planarian: Planarian, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     box = planarian.create_sandbox(tmp_path / "other", sandbox="directory")

@@ -451,3 +451,25 @@ def test_a_fork_s_name_must_be_free(fake_planarian: Planarian, sandbox: Sandbox)
         fake_planarian.fork(point, name="box")
     assert caught.value.code == "sandbox-name-taken"
     assert fake_planarian.fork(point, name="other").record.name == "other"
+
+
+def test_of_two_sandboxes_that_are_made_at_once_one_gets_the_name(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    point = fake_planarian.snapshot(sandbox)
+    both = threading.Barrier(2)
+    taken: list[str] = []
+
+    def fork() -> None:
+        both.wait(10)
+        try:
+            fake_planarian.fork(point, name="same")
+        except LineageError as error:
+            taken.append(error.code)
+
+    threads = [threading.Thread(target=fork) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert taken == ["sandbox-name-taken"]
+    assert [r.name for r in fake_planarian.registry.sandboxes()] == ["box", "same"]
+    assert fake_planarian.registry.operations() == []
