@@ -70,11 +70,11 @@ def changes(root, steps):
 _namespace: dict[str, object] = {}
 exec(_OPERATIONS, _namespace)  # noqa: S102  # the constant above, which also runs inside the sandbox
 
-_PATHS = ["a", "b", "c", "a/x", "a/y", "b/x", "b/y/z", "c/x"]
+PATHS = ["a", "b", "c", "a/x", "a/y", "b/x", "b/y/z", "c/x"]
 _KINDS = ["write", "append", "patch", "truncate", "sparse", "unlink", "mkdir", "rmtree", "rename", "symlink", "link"]
 _KINDS += ["chmod", "mtime", "fifo", "xattr", "write", "mkdir", "link", "rename"]  # some more often
 _STEPS = st.lists(
-    st.tuples(st.sampled_from(_KINDS), st.sampled_from(_PATHS), st.sampled_from(_PATHS), st.integers(0, 60)),
+    st.tuples(st.sampled_from(_KINDS), st.sampled_from(PATHS), st.sampled_from(PATHS), st.integers(0, 60)),
     min_size=1,
     max_size=6,
 )
@@ -83,7 +83,7 @@ _OPEN = "import sys; from planarian_core import Planarian as P; p = P.open(sys.a
 
 
 @dataclass
-class _Saved:
+class Saved:
     """What the model knows of a statepoint."""
 
     shadow: Path
@@ -92,7 +92,7 @@ class _Saved:
 
 
 @dataclass
-class _World:
+class World:
     """A sandbox and its model."""
 
     sandbox: str
@@ -113,8 +113,8 @@ class EnvironmentMachine(RuleBasedStateMachine):
         self.folder = Path(tempfile.mkdtemp(prefix="planarian-machine-"))
         (self.folder / "workspace").mkdir()
         self.planarian = Planarian.open(self.make_home())
-        self.worlds: list[_World] = []
-        self.saved: dict[str, _Saved] = {}
+        self.worlds: list[World] = []
+        self.saved: dict[str, Saved] = {}
         self.owners: dict[str, str] = {}
 
     def make_home(self) -> Path:
@@ -129,16 +129,16 @@ class EnvironmentMachine(RuleBasedStateMachine):
 
     # --- helpers ---
 
-    def _handle(self, world: _World) -> Sandbox:
+    def _handle(self, world: World) -> Sandbox:
         return self.planarian.sandbox(world.sandbox)
 
-    def _root(self, world: _World) -> Path:
+    def _root(self, world: World) -> Path:
         record = self._handle(world).record
         assert record.live is not None
         isolated = self.planarian.plugins.sandbox(record.spec.backend).capabilities.isolated
         return Path(f"/proc/{record.live.init_pid}/root" if isolated else "/") / record.spec.workspace.lstrip("/")
 
-    def _exact(self, world: _World) -> Description:
+    def _exact(self, world: World) -> Description:
         return describe_beside_socket(self._root(world), _SOCKET)
 
     def _copy(self, shadow: Path) -> Path:
@@ -146,12 +146,12 @@ class EnvironmentMachine(RuleBasedStateMachine):
         subprocess.run(["cp", "-a", "--", str(shadow), str(copy)], check=True, timeout=60)
         return copy
 
-    def _ask(self, world: _World, what: str) -> int:
+    def _ask(self, world: World, what: str) -> int:
         result = self._handle(world).run(["python3", "-c", ASK_COUNTER, _SOCKET, what], timeout=60)
         assert result.exit_code == 0, result.stderr
         return int(result.stdout)
 
-    def _wait_for_server(self, world: _World) -> None:
+    def _wait_for_server(self, world: World) -> None:
         ask = ["python3", "-c", ASK_COUNTER, _SOCKET, "get"]
         for _ in range(200):
             if self._handle(world).run(ask, timeout=60).exit_code == 0:
@@ -172,7 +172,7 @@ class EnvironmentMachine(RuleBasedStateMachine):
         sandbox = self.planarian.create_sandbox(self.folder / "workspace")
         shadow = self.folder / "shadow"
         shadow.mkdir()
-        world = _World(sandbox.id, shadow, 0)
+        world = World(sandbox.id, shadow, 0)
         self.worlds.append(world)
         sandbox.spawn(["python3", "-c", COUNTER_SERVER, _SOCKET])
         self._wait_for_server(world)
@@ -193,13 +193,18 @@ class EnvironmentMachine(RuleBasedStateMachine):
         assert self._ask(world, "add") == world.count
 
     @rule(which=st.integers(0, 9))
-    def snapshot(self, which: int) -> None:
+    def take(self, which: int) -> None:
+        self.snapshot(which)
+
+    def snapshot(self, which: int) -> str:
+        """Take a statepoint of a world; its id."""
         world = self.worlds[which % len(self.worlds)]
         statepoint = self.planarian.snapshot(self._handle(world))
-        self.saved[statepoint.id] = _Saved(self._copy(world.shadow), self._exact(world), world.count)
+        self.saved[statepoint.id] = Saved(self._copy(world.shadow), self._exact(world), world.count)
         self.owners[statepoint.id] = world.sandbox
+        return statepoint.id
 
-    def _own(self, world: _World) -> list[str]:
+    def _own(self, world: World) -> list[str]:
         return [statepoint for statepoint, owner in self.owners.items() if owner == world.sandbox]
 
     @precondition(lambda self: self.saved)
@@ -212,14 +217,14 @@ class EnvironmentMachine(RuleBasedStateMachine):
         self.planarian.rollback(self._handle(world), own[at % len(own)])
         self._went_back(world, own[at % len(own)])
 
-    def _went_back(self, world: _World, statepoint: str) -> None:
+    def _went_back(self, world: World, statepoint: str) -> None:
         saved = self.saved[statepoint]
         self._wait_for_server(world)
         world.shadow = self._copy(saved.shadow)
         world.count = self._recount(saved.count)
         self._check_exact(world, saved)
 
-    def _check_exact(self, world: _World, saved: _Saved) -> None:
+    def _check_exact(self, world: World, saved: Saved) -> None:
         assert_same(self._exact(world), saved.exact)
         assert self._ask(world, "get") == world.count
 
@@ -229,7 +234,7 @@ class EnvironmentMachine(RuleBasedStateMachine):
         chosen = list(self.saved)[at % len(self.saved)]
         sandbox = self.planarian.fork(self.planarian.registry.statepoint(chosen))
         saved = self.saved[chosen]
-        world = _World(sandbox.id, self._copy(saved.shadow), self._recount(saved.count))
+        world = World(sandbox.id, self._copy(saved.shadow), self._recount(saved.count))
         self.worlds.append(world)
         self._wait_for_server(world)
         self._check_exact(world, saved)
@@ -242,6 +247,8 @@ class EnvironmentMachine(RuleBasedStateMachine):
         own = self._own(world)
         if not own:
             return
+        world.count += 1
+        assert self._ask(world, "add") == world.count, "so that there is something to capture"
         fault = self.kills[point % len(self.kills)]
         chosen = own[at % len(own)]
         call = "rollback(s, sys.argv[3])" if fault.startswith("rollback") else "snapshot(s)"

@@ -14,7 +14,7 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis.stateful import run_state_machine_as_test
 
-from planarian_core.testing.machine import EnvironmentMachine
+from planarian_core.testing.verbs_machine import VerbsMachine
 
 CYCLES = settings(
     max_examples=int(os.environ.get("PLANARIAN_CYCLES", "6")),
@@ -28,12 +28,12 @@ CYCLES = settings(
 )
 
 
-class NamespaceCriu(EnvironmentMachine):
+class NamespaceCriu(VerbsMachine):
     backends = ("namespace", "copy", "criu")
     memory = True
 
 
-class NamespaceCriuBtrfs(EnvironmentMachine):
+class NamespaceCriuBtrfs(VerbsMachine):
     backends = ("namespace", "btrfs", "criu")
     memory = True
     btrfs: ClassVar[Path]
@@ -46,11 +46,11 @@ class NamespaceCriuBtrfs(EnvironmentMachine):
         return home
 
 
-class NamespaceRespawn(EnvironmentMachine):
+class NamespaceRespawn(VerbsMachine):
     backends = ("namespace", "copy", "respawn")
 
 
-class DirectoryRespawn(EnvironmentMachine):
+class DirectoryRespawn(VerbsMachine):
     backends = ("directory", "copy", "respawn")
 
 
@@ -62,7 +62,7 @@ class DirectoryRespawn(EnvironmentMachine):
         pytest.param(DirectoryRespawn, marks=pytest.mark.needs("linux")),
     ],
 )
-def test_every_statepoint_can_be_had_back_exactly(machine: type[EnvironmentMachine]) -> None:
+def test_every_statepoint_can_be_had_back_exactly(machine: type[VerbsMachine]) -> None:
     run_state_machine_as_test(machine, settings=CYCLES)
 
 
