@@ -22,6 +22,7 @@ from collections.abc import Iterator
 
 from planarian_process.stillness_files import identity
 from planarian_process.stillness_threads import Doubt, read
+from planarian_process.stillness_watches import watched
 
 _GETFD = 438
 _BATCH = 200
@@ -89,6 +90,8 @@ def _states(pid: int, copies: dict[int, int], private_network: bool) -> list[byt
             raise Doubt(f"process {pid}, descriptor {number}: {doubt}") from None
         link = os.readlink(f"/proc/{pid}/fd/{number}")  # a file's present name
         found.append(os.fsencode(f"{number} {link} {identity(kinds[copy])} {ready.get(copy, 0)} {state}"))
+        if link == "anon_inode:inotify":
+            found += watched(pid, number)
     return found
 
 

@@ -105,6 +105,29 @@ time.sleep(1000)
 """,
         "os.close(os.open('/tmp/new', os.O_CREAT | os.O_WRONLY))",
     ),
+    "a watched directory renamed": (
+        """
+libc = ctypes.CDLL(None)
+os.mkdir('/tmp/d')
+i = libc.inotify_init()
+libc.inotify_add_watch(i, b'/tmp/d', 0x100)
+ready()
+time.sleep(1000)
+""",
+        "os.rename('/tmp/d', '/tmp/e')",
+    ),
+    "a directory above a watched file renamed": (
+        """
+libc = ctypes.CDLL(None)
+os.makedirs('d/in')
+os.close(os.open('d/in/f', os.O_CREAT | os.O_WRONLY))
+i = libc.inotify_init()
+libc.inotify_add_watch(i, b'd/in/f', 2)
+ready()
+time.sleep(1000)
+""",
+        "os.rename('d', 'e'); os.mkdir('d')",
+    ),
     "a signal that is held back": (
         "signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1}); ready(); time.sleep(1000)",
         "os.kill(pid, signal.SIGUSR1)",
