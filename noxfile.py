@@ -169,7 +169,7 @@ def crash(session: nox.Session) -> None:
 
 @nox.session
 def rootless(session: nox.Session) -> None:
-    """As root: what depends on the user once more as an ordinary one, who gets another sandbox and other process backends."""
+    """As root: what depends on the user once more as an ordinary one, who gets other backends."""
     if not IS_ROOT:
         session.skip("not root: `tests` has run as an ordinary user already")
     make_user(session)
