@@ -104,7 +104,7 @@ class _Planner:
         base, ours, theirs = (tree.entry(path) for tree in (ends.base, ends.ours, ends.theirs))
         reason = held_back(path, theirs)
         if not reason and not self._with_git_config:
-            reason = runs_on_host(path, theirs or base, ends.theirs)
+            reason = runs_on_host(path, theirs or base, ends.theirs, ends.ours)
         dropped = _dropped(theirs)
         theirs = sanitised(theirs)[0] if theirs is not None else None
         becomes, is_now = state_of(ends.theirs, path, theirs if not reason else None), state_of(ends.ours, path, ours)
@@ -144,14 +144,12 @@ class _Planner:
 
     def _blocked(self, path: str, theirs: FileEntry | None) -> tuple[Verdict, str] | None:
         """Whether the directory that a path is to be in isn't one on the host, and won't be."""
-        if theirs is None:
+        if theirs is None or self._will_be_directory(path.rpartition("/")[0]):
             return None
         for above in above_path(path):
+            if self._will_be_directory(above):
+                continue
             there, decision = self._ends.ours.entry(above), self.decisions.get(above)
-            if decision is not None and decision.writes:
-                continue
-            if there is not None and there.kind is FileKind.DIRECTORY:
-                continue
             if decision is not None and decision.verdict is Verdict.HELD_BACK:
                 return Verdict.HELD_BACK, f"{above} is held back"
             if not self._force:
@@ -159,6 +157,13 @@ class _Planner:
                 return Verdict.CONFLICT, f"{above} {what} the workspace"
             self._make_parent(above, there)
         return None
+
+    def _will_be_directory(self, path: str) -> bool:
+        decision = self.decisions.get(path)
+        if not path or (decision is not None and decision.writes):
+            return True
+        there = self._ends.ours.entry(path)
+        return there is not None and there.kind is FileKind.DIRECTORY
 
     def _make_parent(self, path: str, there: FileEntry | None) -> None:
         theirs = self._ends.theirs.entry(path)

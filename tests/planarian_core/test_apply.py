@@ -6,6 +6,8 @@ import errno
 import os
 import shutil
 import stat
+import struct
+import subprocess
 import tempfile
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -80,17 +82,110 @@ def test_a_git_by_any_name_that_a_file_system_takes_for_it(name: str) -> None:
     assert runs_on_host(f"{name}/config", _entry())
 
 
-def test_a_directory_that_git_takes_for_a_repository(tmp_path: Path) -> None:
-    bare = tmp_path / "docs" / "x"
-    for name in ("objects", "refs", "hooks"):
-        (bare / name).mkdir(parents=True)
+_PIECES = ("HEAD", "objects", "refs", "config", "hooks/post-commit", "commondir")
+
+
+def _lay(root: Path, *names: str) -> Path:
+    """Parts of a repository of another name than ``.git``."""
+    for name in names:
+        path = root / "docs" / "x" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir() if name in ("objects", "refs", "hooks") else path.write_text("ref: refs/heads/main\n")
+    return root
+
+
+def test_a_directory_that_git_would_take_for_a_repository(tmp_path: Path) -> None:
+    ours, theirs = _lay(tmp_path / "ours"), _lay(tmp_path / "theirs", "objects", "refs", "hooks", "config")
+    ours.mkdir()
+    with DirectoryTree(ours) as mine, DirectoryTree(theirs) as tree:
+        assert runs_on_host("docs/x/config", _entry(), tree, mine) == ""
+        (theirs / "docs" / "x" / "HEAD").symlink_to("refs/heads/main")
+        for name in _PIECES:
+            assert runs_on_host(f"docs/x/{name}", _entry(), tree, mine), name
+        assert runs_on_host("docs/config", _entry(), tree, mine) == ""
+        assert runs_on_host("docs/x/HEAD/README", _entry(), mine, mine) == ""
+
+
+def test_a_repository_that_says_where_its_rest_lies(tmp_path: Path) -> None:
+    ours, theirs = _lay(tmp_path / "ours"), _lay(tmp_path / "theirs", "HEAD", "commondir")
+    ours.mkdir()
+    with DirectoryTree(ours) as mine, DirectoryTree(theirs) as tree:
+        assert runs_on_host("docs/x/HEAD", _entry(), tree, mine)
+        assert runs_on_host("docs/x/commondir", _entry(), tree, mine)
+
+
+@pytest.mark.parametrize("first", [("HEAD", "config"), ("objects", "refs", "config"), ("config", "commondir")])
+def test_a_repository_does_not_come_in_several_applications(tmp_path: Path, first: tuple[str, ...]) -> None:
+    rest = [name for name in ("HEAD", "objects", "refs") if name not in first]
+    ours, theirs = _lay(tmp_path / "ours", *first), _lay(tmp_path / "theirs", *rest)
+    with DirectoryTree(ours) as mine, DirectoryTree(theirs) as tree:
+        assert any(runs_on_host(f"docs/x/{name}", _entry(), tree, mine) for name in rest)
+
+
+def test_a_repository_of_the_host_s_own_gets_its_history(tmp_path: Path) -> None:
+    ours = _lay(tmp_path / "ours", "HEAD", "objects", "refs")
+    with DirectoryTree(ours) as mine:
+        assert runs_on_host("docs/x/refs/heads/main", _entry(), mine, mine) == ""
+        assert runs_on_host("docs/x/HEAD", _entry(), mine, mine) == ""
+        assert runs_on_host("docs/x/config", _entry(), mine, mine)
+
+
+def _index(*names: bytes, version: int = 2, extension: bytes = b"") -> bytes:
+    entries = b""
+    for name in names:
+        entry = bytes(60) + struct.pack(">H", min(len(name), 0xFFF)) + name
+        entries += entry + bytes(8 - len(entry) % 8)
+    return b"DIRC" + struct.pack(">II", version, len(names)) + entries + extension + bytes(20)
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        *(
+            _index(name)
+            for name in (b".git/hooks/x", b"a/.GIT/config", b"../x", b"/etc/x", b"a//x", b"sub/.git/hooks/x")
+        ),
+        *(_index(b"a", version=4), _index(b"a", extension=b"link\0\0\0\0"), _index(b"a", extension=b"IEOT\0\0\0\0")),
+        *(b"", b"DIRC", _index(b"a")[:-25], _index(b"a").replace(b"DIRC", b"DIRX"), _index(b"a") + b"more of it"),
+    ],
+)
+def test_an_index_that_leads_out_of_the_work_tree_is_held_back(tmp_path: Path, content: bytes) -> None:
+    """git writes where the names in an index say, into ``.git/hooks`` as well."""
+    (tmp_path / ".git").mkdir()
+    (tmp_path / ".git" / "index").write_bytes(content)
     with DirectoryTree(tmp_path) as tree:
-        assert runs_on_host("docs/x/config", _entry(), tree) == ""
-        (bare / "HEAD").write_text("ref: refs/heads/main\n")
-        assert runs_on_host("docs/x/config", _entry(), tree)
-        assert runs_on_host("docs/x/hooks/post-commit", _entry(), tree)
-        assert runs_on_host("docs/config", _entry(), tree) == ""
-        assert runs_on_host("docs/x/HEAD", _entry(), tree) == ""
+        assert runs_on_host(".git/index", _entry(), tree)
+
+
+@pytest.mark.needs("git")
+@pytest.mark.parametrize("version", ["2", "3"])
+def test_an_index_of_git_s_own_passes(tmp_path: Path, version: str) -> None:
+    for name in ("a", "b/c", "b/" + "long" * 60, "b/.gitignore", "näme"):
+        (tmp_path / name).parent.mkdir(exist_ok=True)
+        (tmp_path / name).write_text(name)
+    for command in (("init", "-q"), ("add", "."), ("update-index", "--index-version", version), ("status",)):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True, stdout=subprocess.DEVNULL)
+    (tmp_path / "later").touch()
+    subprocess.run(["git", "add", "--intent-to-add", "later"], cwd=tmp_path, check=True)  # needs an extended entry
+    with DirectoryTree(tmp_path) as tree:
+        assert runs_on_host(".git/index", _entry(), tree) == ""
+
+
+def test_paths_that_lie_very_deep_are_decided_in_good_time(tmp_path: Path) -> None:
+    """Each path looks at the directory that it is in, not at all above it."""
+    looks: list[str] = []
+
+    class Counting(DirectoryTree):
+        def entry(self, path: str) -> FileEntry | None:
+            looks.append(path)
+            return super().entry(path)
+
+    for name in ("ours", "theirs"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "theirs" / "/".join("d" * 300)).mkdir(parents=True)
+    with DirectoryTree(tmp_path / "theirs") as theirs, Counting(tmp_path / "ours") as ours:
+        assert len(plan(Ends(ours, theirs, ours))) == 300
+    assert len(looks) < 300 * 8
 
 
 @pytest.mark.parametrize("kind", [FileKind.CHARACTER, FileKind.BLOCK, FileKind.SOCKET])
