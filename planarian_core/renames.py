@@ -11,6 +11,8 @@ from planarian_core.file_tree import FileEntry, FileKind, FileTree
 
 _HASHED_FILES, _HASHED_BYTES = 2000, 256 * 1024 * 1024
 """How much is read to find renamed files."""
+_DEEPEST = 64
+"""Directories in each other beyond which nothing is taken for renamed: only somebody who means harm nests them so."""
 
 
 def with_renames(one: FileTree, other: FileTree, differences: Sequence[Difference]) -> list[Difference]:
@@ -19,8 +21,9 @@ def with_renames(one: FileTree, other: FileTree, differences: Sequence[Differenc
     Whole directories count as one. Only so much is read as :data:`_HASHED_BYTES` allows; what isn't found stays as a
     deletion and an addition.
     """
-    gone = {d.path: d for d in differences if d.after is None}
-    come = {d.path: d for d in differences if d.before is None}
+    near = [d for d in differences if d.path.count("/") < _DEEPEST]
+    gone = {d.path: d for d in near if d.after is None}
+    come = {d.path: d for d in near if d.before is None}
     moved = _by_identity(gone, come)
     _forget_below(gone, come, moved)
     moved |= _by_content(one, other, gone, come, moved)
@@ -166,9 +169,13 @@ def _parent(path: str) -> str:
 
 
 def _at_or_below(path: str, tops: Iterable[str]) -> bool:
+    """``tops`` are none deeper than :data:`_DEEPEST`."""
     known = tops if isinstance(tops, set | dict | frozenset) else set(tops)
-    while path:
-        if path in known:
+    end = path.find("/")
+    for _ in range(_DEEPEST):
+        if end < 0:
+            break
+        if path[:end] in known:
             return True
-        path = _parent(path)
-    return False
+        end = path.find("/", end + 1)
+    return path in known

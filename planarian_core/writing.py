@@ -10,7 +10,7 @@ import errno
 import os
 import shutil
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
 
@@ -22,7 +22,9 @@ WRITABLE = frozenset({FileKind.FILE, FileKind.DIRECTORY, FileKind.SYMLINK, FileK
 
 _PATH_ONLY = getattr(os, "O_PATH", 0)
 _STEP = _PATH_ONLY | os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LIST = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NEW = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+_STRIDE = 32
 _NO_XATTRS = {errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS}
 
 
@@ -150,7 +152,7 @@ class Writer:
         if found is None:
             return
         if stat.S_ISDIR(found.st_mode):
-            shutil.rmtree(name, dir_fd=parent)
+            _remove_tree(parent, name)
         else:
             os.unlink(name, dir_fd=parent)
 
@@ -183,6 +185,62 @@ class Writer:
             if error.errno not in (errno.EPERM, *_NO_XATTRS):
                 raise
             self.left_out.append((path, f"{what} can't be set: {os.strerror(error.errno)}"))
+
+
+def _remove_tree(parent: int, name: str) -> None:
+    try:
+        shutil.rmtree(name, dir_fd=parent)
+    except RecursionError:
+        _remove_deep(parent, name)
+    except OSError as error:
+        if error.errno != errno.EMFILE:
+            raise
+        _remove_deep(parent, name)
+
+
+def _remove_deep(parent: int, name: str) -> None:
+    """Directories that lie deeper in each other than descriptors or recursion go: only every so many are kept open."""
+    names, anchors = [name], [os.dup(parent)]
+    try:
+        while names:
+            while (len(anchors) - 1) * _STRIDE >= len(names):
+                os.close(anchors.pop())
+            with _entered(anchors[-1], names[(len(anchors) - 1) * _STRIDE : -1]) as above:
+                with _entered(above, names[-1:]) as fd:
+                    deeper = _emptied(fd)
+                    if deeper is not None and len(names) == len(anchors) * _STRIDE:
+                        anchors.append(os.dup(fd))
+                if deeper is None:
+                    os.rmdir(names.pop(), dir_fd=above)
+                else:
+                    names.append(deeper)
+    finally:
+        for fd in anchors:
+            os.close(fd)
+
+
+def _emptied(fd: int) -> str | None:
+    """Remove what is in a directory, up to the first directory in it: its name."""
+    with os.scandir(fd) as found:
+        for entry in found:
+            if entry.is_dir(follow_symlinks=False):
+                return entry.name
+            os.unlink(entry.name, dir_fd=fd)
+    return None
+
+
+@contextmanager
+def _entered(root: int, names: Sequence[str]) -> Iterator[int]:
+    """The directory that is reached by these names, one after the other."""
+    fd = os.dup(root)
+    try:
+        for name in names:
+            below = os.open(name, _LIST, dir_fd=fd)
+            os.close(fd)
+            fd = below
+        yield fd
+    finally:
+        os.close(fd)
 
 
 def _look(parent: int, name: str) -> os.stat_result | None:

@@ -146,6 +146,20 @@ def test_removal_takes_links_not_what_they_lead_to(writer: Writer, root: Path, t
     assert (tmp_path / "outside" / "file").exists()
 
 
+def test_removal_of_directories_deeper_than_descriptors_and_recursion_go(writer: Writer, root: Path) -> None:
+    """Of a path that is longer than any that the kernel takes."""
+    here = os.open(root, os.O_PATH)
+    for _ in range(3000):
+        os.mkdir("deep", dir_fd=here)
+        below = os.open("deep", os.O_PATH, dir_fd=here)
+        os.close(here)
+        here = below
+    os.symlink("/etc", "link", dir_fd=here)
+    os.close(here)
+    writer.remove("deep", whole=True)
+    assert not os.path.lexists(root / "deep")
+
+
 def test_what_a_killed_process_left_is_swept_or_overwritten(source: DirectoryTree, writer: Writer, root: Path) -> None:
     (root / MARK).symlink_to("/etc/passwd")
     writer.put("file", _entry(source, "file"), source)
