@@ -30,6 +30,7 @@ def apply_hidden(spec: SandboxSpec, layout: Layout, hidden: Iterable[str]) -> No
         try:
             with Inside.of_path(root) as above:
                 _whiteout(above, lower, relative)
+                _hide_below(above, relative, "user.overlay.opaque" if layout.rootless else "trusted.overlay.opaque")
         except OSError as error:
             raise SandboxError(
                 f"{path} can't be hidden in the layer {spec.layer}: {error.strerror}.",
@@ -76,6 +77,19 @@ def _whiteout(upper: Inside, lower: str, relative: str) -> None:
     finally:
         for descriptor in descriptors:
             os.close(descriptor)
+
+
+def _hide_below(upper: Inside, relative: str, mark: str) -> None:
+    """A directory that the layer has in a hidden one's place must not be merged with that. overlayfs marks those that
+    it makes itself; in a layer from elsewhere the mark may be missing.
+    """
+    try:
+        directory = upper.directory(relative)
+    except OSError:  # something else, or out of sight
+        return
+    with directory:
+        if mark not in os.listxattr(directory.descriptor) or os.getxattr(directory.descriptor, mark) != b"y":
+            os.setxattr(directory.descriptor, mark, b"y")
 
 
 def _copy_directory_status(source: str, descriptor: int) -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import base64
 import json
 import os
+import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -197,6 +199,38 @@ def test_a_layer_without_its_whiteouts_shows_no_secret(
     target.rollback(imported, "@head")
     assert imported.run("cat /etc/shadow").exit_code != 0
     assert imported.run(f"ls {target.home}").exit_code != 0
+
+
+@real
+@pytest.mark.parametrize("mark", ["", "n", "x"])
+def test_a_directory_in_a_hidden_one_s_place_shows_no_secret(
+    homes: tuple[Planarian, Planarian], workspace: Path, tmp_path: Path, mark: str
+) -> None:
+    """overlayfs would merge it with the hidden one of the host."""
+    secrets = Path(tempfile.mkdtemp(dir="/var/lib"))  # /tmp is the sandbox's own
+    (secrets / "key").write_text("secret")
+    source, target = homes
+    box = _box(source, workspace, hidden=(str(secrets),))
+    box.run(f"mkdir {secrets} && echo mine > {secrets}/own")
+    bundle = source.export(source.snapshot(box), tmp_path / "bundle")
+
+    def change(frames: list[Frame]) -> list[Frame]:
+        index = _entry_named(frames, secrets.name)
+        entry = frames[index].record()
+        assert entry["k"] == "directory"
+        assert entry.pop("x")["trusted.overlay.opaque"]
+        if mark:
+            entry["x"] = {"trusted.overlay.opaque": base64.b64encode(mark.encode()).decode()}
+        frames[index] = Frame(Kind.ENTRY, json.dumps(entry).encode(), "files")
+        return frames
+
+    target.with_config(hidden=(str(secrets),))
+    try:
+        imported = target.import_(_forge(bundle, change))
+        target.rollback(imported, "@head")
+        assert imported.run(f"ls {secrets}").stdout == "own\n"
+    finally:
+        shutil.rmtree(secrets)
 
 
 @real
