@@ -257,13 +257,24 @@ class _Account:
                     freed += self._clear(owner, artefact.domain)
         return freed
 
-    def _clear(self, statepoint_id: str, domain: Domain) -> int:
-        found = self.records.get(statepoint_id) or self._registry.find(statepoint_id)
-        artefact = getattr(found, domain.value) if found else None
-        if found is None or artefact is None or found.status is not Status.PRUNED:
-            return 0
-        self.records[found.id] = replace(found, **{domain.value: replace(artefact, stored=0)})
-        return int(artefact.stored)
+    def _clear(self, owner: str, domain: Domain) -> int:
+        """Take out what nobody needs any more; returns its bytes."""
+        freed = 0
+        for found in self._accounted(owner, domain):
+            artefact = getattr(found, domain.value)
+            if artefact is None or found.status is not Status.PRUNED:
+                continue
+            self.records[found.id] = replace(found, **{domain.value: replace(artefact, stored=0)})
+            freed += int(artefact.stored)
+        return freed
+
+    def _accounted(self, owner: str, domain: Domain) -> list[Statepoint]:
+        """To whom it may be accounted: its owner; where that went with its sandbox, one of those that shared it."""
+        found = self.records.get(owner) or self._registry.find(owner)
+        if found is not None:
+            return [found]
+        known = {s.id: s for s in self._registry.statepoints()} | self.records
+        return [s for s in known.values() if (a := getattr(s, domain.value)) is not None and a.owner == owner]
 
     def share(self, backend: str) -> int:
         """Bytes that the files of those that are being pruned had added in a backend that collects."""

@@ -342,8 +342,12 @@ class Registry(Database):
         return [decode(Operation, record) for record in records]
 
     def forget_sandbox(self, sandbox_id: str, operation: Operation | None = None) -> None:
-        """Remove a sandbox that never came to be, or that was removed for good, with all that hangs on it."""
+        """Remove a sandbox that never came to be, or that was removed for good, with all that hangs on it.
+
+        What it had added to the disk and others share is accounted for to the oldest of those from now on.
+        """
         with self.transaction() as connection:
+            self._bequeath(connection, sandbox_id)
             connection.execute(
                 "DELETE FROM outcomes WHERE statepoint_id IN (SELECT id FROM statepoints WHERE sandbox_id = ?)",
                 (sandbox_id,),
@@ -356,6 +360,26 @@ class Registry(Database):
             connection.execute("DELETE FROM sandboxes WHERE id = ?", (sandbox_id,))
             if operation:
                 connection.execute("DELETE FROM operations WHERE id = ?", (operation.id,))
+
+    def _bequeath(self, connection: sqlite3.Connection, sandbox_id: str) -> None:
+        query = "SELECT record FROM statepoints WHERE sandbox_id = ? AND stored > 0"
+        for record in self.records(query, sandbox_id):
+            leaving = decode(Statepoint, record)
+            for artefact in (leaving.files, leaving.processes):
+                if artefact is None or not artefact.stored:
+                    continue
+                domain = artefact.domain.value
+                heirs = self.records(
+                    f"SELECT record FROM statepoints WHERE json_extract(record, '$.{domain}.owner') = ? "  # noqa: S608  # a constant
+                    "AND sandbox_id != ? AND status = 'committed' ORDER BY seq LIMIT 1",
+                    leaving.owner(artefact),
+                    sandbox_id,
+                )
+                if heirs:
+                    heir = decode(Statepoint, heirs[0])
+                    inherited = getattr(heir, domain)
+                    inherited = replace(inherited, stored=inherited.stored + artefact.stored)
+                    _put_statepoint(connection, replace(heir, **{domain: inherited}))
 
 
 def check_free(name: str, sandboxes: Iterable[SandboxRecord]) -> None:

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from planarian_core import Planarian
+from planarian_core import Planarian, quota
 from planarian_core.errors import CaptureError, CompensationError, LineageError, RestoreError
 from planarian_core.model import Domain, Status
 from planarian_core.promote import Conflict
+from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.fakes import FakeService
 
@@ -223,3 +224,21 @@ def test_a_remote_service_that_is_gone_is_named_before_anything_happens(
     with pytest.raises(CompensationError, match="isn't configured"):
         fake_planarian.promote(fork)
     assert _read(source, "f") == "base"
+
+
+def test_what_was_promoted_is_accounted_for_when_its_fork_is_gone(
+    fake_planarian: Planarian, source: Sandbox, fork: Sandbox
+) -> None:
+    promoted = fake_planarian.promote(fork).statepoint
+    captured = fake_planarian.resolve(fork, "@head")
+    assert captured.files is not None
+    assert captured.files.stored
+    stored = quota.stored(fake_planarian.registry)
+    fake_planarian.remove_sandbox(fork)
+    assert quota.stored(fake_planarian.registry) == stored
+    _write(source, "f", "later")
+    last = fake_planarian.snapshot(source)
+    assert last.files is not None
+    fake_planarian.prune(PrunePolicy(keep_last=0, keep_named=False), [source])
+    assert fake_planarian.registry.statepoint(promoted.id).status is Status.PRUNED
+    assert quota.stored(fake_planarian.registry) == last.files.stored
