@@ -82,6 +82,7 @@ class Sandbox:
         """End all its processes. Files and statepoints stay; a rollback brings it back."""
         with self.planarian.sandboxes.hold(self.id, exclusive=True):
             self.planarian.sandboxes.stop(self.record)
+        self.planarian.warmer.look(self.id)
 
     def __repr__(self) -> str:
         return f"Sandbox({self.id!r})"

@@ -13,11 +13,11 @@ import os
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 
-from planarian_core.errors import LineageError, RestoreError, SandboxError
+from planarian_core.errors import LineageError, PlanarianError, RestoreError, SandboxError
 from planarian_core.faults import reach
 from planarian_core.interfaces import Wakes
 from planarian_core.model import Drill, LiveSandbox, SandboxRecord, Standby, Statepoint, Status, new_id, utc_now
@@ -174,15 +174,23 @@ class StandbyManager:
     # --- removing ---
 
     def tidy(self) -> None:
-        """Remove what sandboxes left when they took copies over."""
+        """Remove what sandboxes left when they took copies over, and copies that could not be removed before."""
         for standby in self._registry.standbys.all().values():
             if standby.runtime == self.runtime and not standby.statepoint_id:
-                self.drop(standby)
+                with suppress(PlanarianError):  # the next time, or by whoever opens the home after us
+                    self.drop(standby)
 
     def drop(self, standby: Standby) -> None:
-        """End a copy that the caller has taken, or made, and remove it. Idempotent."""
+        """End a copy that the caller has taken, or made, and remove it. Idempotent.
+
+        One that can't be removed (its file system is gone for now) is a copy of nothing, for :meth:`tidy`.
+        """
         record = standby.record
-        self._sandboxes.clear(record)  # without ``live`` it finds what a killed runtime could not record
+        try:
+            self._sandboxes.clear(record)  # without ``live`` it finds what a killed runtime could not record
+        except PlanarianError:
+            self._registry.standbys.put(standby.id, replace(standby, statepoint_id="", ready=False))
+            raise
         self._registry.standbys.remove(standby.id)
 
     def spare(self, standby: Standby) -> None:

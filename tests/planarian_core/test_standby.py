@@ -310,6 +310,33 @@ def test_a_fork_that_fails_early_leaves_no_copy(planarian: Planarian, box: Sandb
     assert [r.id for r in planarian.registry.sandboxes()] == [box.id]
 
 
+def test_a_copy_that_can_not_be_removed_yet_goes_later(planarian: Planarian, box: Sandbox) -> None:
+    point = planarian.snapshot(box)
+    copy = planarian.standbys.build(box.record, point)
+    hindrance = Path(copy.record.spec.layer, "hindrance")
+    hindrance.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(hindrance)], check=True)
+    try:
+        with pytest.raises(RestoreError, match="mounted"):
+            planarian.standbys.spare(copy)
+        planarian.standbys.tidy()
+        assert [s.statepoint_id for s in planarian.registry.standbys.all().values()] == [""], "it holds nothing back"
+    finally:
+        subprocess.run(["umount", str(hindrance)], check=True)
+    planarian.standbys.tidy()
+    assert planarian.registry.standbys.all() == {}
+
+
+def test_a_stopped_sandbox_is_not_kept_warm_by_policy(planarian: Planarian, box: Sandbox) -> None:
+    planarian.with_config(standby="head")
+    planarian.snapshot(box)
+    planarian.warmer.settle()
+    assert len(planarian.standbys.copies()) == 1
+    box.stop()
+    planarian.warmer.settle()
+    assert planarian.standbys.copies() == []
+
+
 def test_in_place_there_is_no_second_place(planarian: Planarian, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     box = planarian.create_sandbox(tmp_path / "other", sandbox="directory")
