@@ -207,11 +207,22 @@ class StandbyManager:
             with self._if_dead(runtime) as dead:
                 if not dead:
                     continue
-                for standby in self._registry.standbys.all().values():
-                    if standby.runtime == runtime:
-                        self.drop(standby)
-                        removed += 1
-                self._lock(runtime).unlink(missing_ok=True)
+                removed += self._drop_all(runtime)
+        return removed
+
+    def _drop_all(self, runtime: str) -> int:
+        """Remove the copies of a runtime whose lock is ours, and the lock; how many could be removed.
+
+        The others, on a file system that is gone for now, stay for whoever opens the home next.
+        """
+        copies = [s for s in self._registry.standbys.all().values() if s.runtime == runtime]
+        removed = 0
+        for standby in copies:
+            with suppress(PlanarianError):
+                self.drop(standby)
+                removed += 1
+        if removed == len(copies):
+            self._lock(runtime).unlink(missing_ok=True)
         return removed
 
     @contextmanager
@@ -230,12 +241,10 @@ class StandbyManager:
 
     def close(self) -> None:
         """Drop all copies of this runtime."""
-        for standby in self._registry.standbys.all().values():
-            if standby.runtime == self.runtime:
-                self.drop(standby)
+        self._drop_all(self.runtime)
         with self._guard:
+            self._ready.clear()
             if self._claim >= 0:
-                self._lock(self.runtime).unlink(missing_ok=True)
                 os.close(self._claim)
                 self._claim = -1
 

@@ -327,6 +327,26 @@ def test_a_copy_that_can_not_be_removed_yet_goes_later(planarian: Planarian, box
     assert planarian.registry.standbys.all() == {}
 
 
+def test_a_home_opens_and_closes_while_a_copy_can_not_be_removed(
+    planarian: Planarian, box: Sandbox, stopped_build: Stopped, tmp_path: Path
+) -> None:
+    building = stopped_build("standby.restored", planarian.snapshot(box))
+    [copy] = planarian.registry.standbys.all().values()
+    building.kill()
+    building.communicate()
+    hindrance = Path(copy.record.spec.layer, "hindrance")
+    hindrance.mkdir()
+    subprocess.run(["mount", "-t", "tmpfs", "none", str(hindrance)], check=True)
+    try:
+        Planarian.open(tmp_path / "home").close()
+        assert list(planarian.registry.standbys.all()) == [copy.id]
+    finally:
+        subprocess.run(["umount", str(hindrance)], check=True)
+    Planarian.open(tmp_path / "home").close()
+    assert planarian.registry.standbys.all() == {}
+    assert not list((planarian.home / "locks").glob("*.runtime"))
+
+
 def test_a_stopped_sandbox_is_not_kept_warm_by_policy(planarian: Planarian, box: Sandbox) -> None:
     planarian.with_config(standby="head")
     planarian.snapshot(box)
