@@ -137,11 +137,24 @@ class Excluding:
     def __init__(self, tree: FileTree, patterns: Sequence[str]) -> None:
         self._tree = tree
         self._patterns = tuple(patterns)
+        self._out = {"": False}
+        """Of directories: whether they are left out."""
 
     def _is_out(self, path: str) -> bool:
-        names = path.split("/") if path else []
-        above = ("/".join(names[:end]) for end in range(1, len(names) + 1))
-        return any(fnmatchcase(one, pattern) for one in above for pattern in self._patterns)
+        if not self._patterns:
+            return False
+        directory = path.rpartition("/")[0]
+        unknown = []
+        while directory not in self._out:
+            unknown.append(directory)
+            directory = directory.rpartition("/")[0]
+        for below in reversed(unknown):
+            self._out[below] = self._out[directory] or self._matches(below)
+            directory = below
+        return self._out[directory] or (path != "" and self._matches(path))
+
+    def _matches(self, path: str) -> bool:
+        return any(fnmatchcase(path, pattern) for pattern in self._patterns)
 
     def entry(self, path: str) -> FileEntry | None:
         return None if self._is_out(path) else self._tree.entry(path)
