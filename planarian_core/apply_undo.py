@@ -56,7 +56,7 @@ class Undoer:
                     f"changed in the workspace since they were applied: {', '.join(changed[:8])}",
                     code="undo-conflict",
                     state="nothing was put back",
-                    remedy="planarian apply --undo ID --skip-conflicts leaves those as they are",
+                    remedy=f"planarian apply --undo {application.id} --skip-conflicts leaves those as they are",
                 )
             operation = journal(self.manager, application, "undoing")
             reach("apply.undoing")
