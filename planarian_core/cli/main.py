@@ -40,7 +40,7 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 
-_COMMANDS: dict[str, Callable[..., Any]] = {
+_COMMANDS: dict[str, Callable[..., Any]] = {  # in the order in which they are needed: the help keeps it
     "doctor": doctor,
     "new": new,
     "list": list_,
@@ -50,22 +50,22 @@ _COMMANDS: dict[str, Callable[..., Any]] = {
     "log": log,
     "show": show,
     "diff": diff,
-    "restore": restore,
-    "apply": apply,
     "rollback": rollback,
+    "restore": restore,
     "fork": fork,
+    "promote": promote,
+    "apply": apply,
     "outcome": outcome,
     "ledger": ledger,
     "drill": drill,
-    "export": export,
-    "import": import_,
-    "recover": recover,
-    "promote": promote,
-    "attach": attach,
     "hold": hold,
     "prune": prune,
     "policy": policy,
+    "export": export,
+    "import": import_,
     "stop": stop,
+    "attach": attach,
+    "recover": recover,
     "rm": rm,
 }
 for _name, _function in _COMMANDS.items():
