@@ -37,6 +37,8 @@ ALSO_AS_A_USER = [
 ]
 """What `rootless` runs once more: the other tests run on fakes, or on what doesn't depend on who it is."""
 NO_HANG = ["--timeout=300", "--durations=5"]
+AT_ONCE = [f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile"]
+"""Most tests wait for processes; each has its own home."""
 
 nox.needs_version = ">=2024.10.9"
 nox.options.error_on_missing_interpreters = False
@@ -111,7 +113,7 @@ def scratch(session: nox.Session) -> Iterator[dict[str, str | None]]:
 def run_pytest(session: nox.Session, *arguments: str, **environment: str) -> None:
     """Run pytest on the checkout's tests against what is installed in the session."""
     with scratch(session) as clean:
-        settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *NO_HANG]
+        settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *NO_HANG, *AT_ONCE]
         session.run("pytest", *settings, *arguments, *session.posargs, env={**clean, **environment})
 
 
@@ -180,7 +182,7 @@ def rootless(session: nox.Session) -> None:
         run = [*as_user(clean), make_environment(session, folder, clean), "-m"]
         built = f"{next(checkout.glob('*.whl'))}[miniswe]"
         session.run(*run, "pip", "install", "--quiet", built, *group("test"), external=True)
-        settings = ["-c", str(checkout / "pyproject.toml"), "--rootdir", str(checkout), *NO_HANG]
+        settings = ["-c", str(checkout / "pyproject.toml"), "--rootdir", str(checkout), *NO_HANG, *AT_ONCE]
         chosen = [str(checkout / "tests" / name) for name in ALSO_AS_A_USER]
         # root has killed those, and nothing in them depends on the user
         others = ["-k", "not (directory and (test_kill or test_bundles or test_promote or test_prune))"]
