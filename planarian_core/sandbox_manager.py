@@ -269,9 +269,7 @@ class SandboxManager:
     def check_running(self, record: SandboxRecord) -> None:
         """SandboxError, saying how it comes back to life, unless the sandbox runs."""
         if record.closed:
-            raise SandboxError(
-                f"{record.id} was closed", code="sandbox-closed", remedy=f"planarian rollback -s {record.id} @head"
-            )
+            raise SandboxError(f"{record.id} was closed", code="sandbox-closed", remedy=f"planarian attach {record.id}")
         if self.running(record):
             return
         pending = self.registry.operations(record.id)
@@ -281,12 +279,11 @@ class SandboxManager:
                 code="sandbox-unfinished",
                 remedy="planarian recover",
             )
-        head = self.registry.branch(record.id).head
         raise SandboxError(
             f"{record.id} doesn't run any more: its init is gone",
             code="sandbox-dead",
             state="its files are as they were left",
-            remedy=f"planarian rollback -s {record.id} @head" if head else f"planarian rm {record.id}, then a new one",
+            remedy=f"planarian attach {record.id}",
         )
 
     def execute(

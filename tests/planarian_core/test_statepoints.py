@@ -425,7 +425,7 @@ def test_a_sandbox_whose_init_is_gone_says_how_it_comes_back(fake_planarian: Pla
     with pytest.raises(SandboxError) as caught:
         sandbox.run(["true"])
     assert caught.value.code == "sandbox-dead"
-    assert "@head" in caught.value.remedy
+    assert "planarian attach" in caught.value.remedy
     with pytest.raises(SandboxError):
         fake_planarian.snapshot(sandbox)
     restored = fake_planarian.rollback(sandbox, "@head")
