@@ -275,8 +275,8 @@ class SandboxConformance:
         result = sandbox.shell(f"sleep {mark} & echo begun")
         assert result.stdout == "begun\n"
         sandbox.shell("true")
+        assert until(lambda: len(running(mark)) == 1), running(mark)
         pids = running(mark)
-        assert len(pids) == 1
         assert pids[0] in sandbox.backend.tasks(sandbox.spec, sandbox.live)
 
     def test_a_background_process_can_go_on_writing(self, sandbox: Sandbox) -> None:

@@ -155,7 +155,8 @@ class Call:
                 self._connect(connection)
                 rights = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", handed))] if handed else []
                 sent = connection.sendmsg([encoded], rights)
-                connection.sendall(encoded[sent:])
+                if sent < len(encoded):  # sending nothing fails as well, where a refusal is there already
+                    connection.sendall(encoded[sent:])
                 self._make_group()  # while the init forks
                 answer, claimed = _receive_with_pid(connection)
             except OSError as error:

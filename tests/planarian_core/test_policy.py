@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import multiprocessing
+import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
@@ -194,19 +195,19 @@ def test_on_change_skips_what_is_proven_unchanged(tmp_path: Path, workspace: Pat
         assert len(planarian.registry.statepoints()) == 4
 
 
-def _call(home: Path, sandbox_id: str, times: int) -> None:
-    counter = CallCounter(home)
-    for _ in range(times):
-        counter.add(sandbox_id)
+_COUNT = """\
+import pathlib, sys
+from planarian_core.policy import CallCounter
+counter = CallCounter(pathlib.Path(sys.argv[1]))
+for _ in range(200):
+    counter.add(sys.argv[2])
+"""
 
 
 def test_calls_of_all_processes_are_counted(fake_planarian: Planarian, sandbox: Sandbox) -> None:
-    context = multiprocessing.get_context("spawn")
-    callers = [context.Process(target=_call, args=(fake_planarian.home, sandbox.id, 200)) for _ in range(3)]
-    for caller in callers:
-        caller.start()
-    for caller in callers:
-        caller.join()
+    command = [sys.executable, "-c", _COUNT, str(fake_planarian.home), sandbox.id]
+    callers = [subprocess.Popen(command) for _ in range(3)]
+    assert [caller.wait(60) for caller in callers] == [0, 0, 0]
     assert fake_planarian.calls.count(sandbox.id) == 600
 
 

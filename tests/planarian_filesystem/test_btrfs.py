@@ -477,7 +477,7 @@ def users_home(tmp_path: Path) -> Iterator[Path]:
         home = mounted / "home"
         home.mkdir(mode=0o700)
         os.chown(home, USER, USER)
-        for folder in (*reversed(tmp_path.parents[:3]), tmp_path, mounted):
+        for folder in (*reversed(tmp_path.parents[:-2]), tmp_path, mounted):
             folder.chmod(folder.stat().st_mode | stat.S_IXOTH)
         yield home
 
