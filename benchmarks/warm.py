@@ -26,7 +26,7 @@ def warm(planarian: Planarian, made: list[Pair], rounds: int) -> list[Measuremen
         for operation in ("rollback", "fork"):
             ours, cold = (spreads[f"{label} {kind} {operation}"] for kind in ("warm", "cold"))
             found.append(
-                Measurement("hot standby", label, f"{operation} to a warm copy", ours, f"{operation}, cold", cold)
+                Measurement("hot standby", label, f"{operation} by a warm copy", ours, f"{operation}, cold", cold)
             )
     return found
 
