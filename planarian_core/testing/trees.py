@@ -22,7 +22,11 @@ def walk(tree: FileTree, path: str = "") -> Iterator[tuple[str, FileEntry]]:
 def assert_shows(tree: FileTree, root: Path) -> None:
     """The tree shows what lies in ``root``, by lstat: kind, mode, owner, times, size, target, device, attributes."""
     shown = dict(walk(tree))
+    directories = [path for path, entry in shown.items() if entry.kind is FileKind.DIRECTORY]
+    sealed = [path for path in directories if not os.access(root / path, os.R_OK | os.X_OK)]
     there = {os.path.relpath(os.path.join(at, n), root) for at, ds, fs in os.walk(root) for n in (*ds, *fs)}
+    # An ordinary user's oracle can't look into a directory that is closed to its owner.
+    shown = {path: entry for path, entry in shown.items() if not any(path.startswith(f"{s}/") for s in sealed)}
     assert shown.keys() == there
     for path, entry in [("", tree.entry("")), *shown.items()]:
         assert entry is not None
