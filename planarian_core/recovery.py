@@ -8,11 +8,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 
-from planarian_core import apply_undo, restore_paths
 from planarian_core.errors import LineageError, PlanarianError, SandboxError
 from planarian_core.interfaces import RunningSandbox, Thaws
 from planarian_core.model import SandboxRecord, Status
-from planarian_core.reclaim import Reclaimer
 from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox_manager import SandboxManager
 from planarian_core.statepoint_manager import StatepointManager
@@ -64,6 +62,8 @@ class Recovery:
         if operation.kind == "rollback":
             return self._rollback(operation)
         if operation.kind == "prune":
+            from planarian_core.reclaim import Reclaimer  # each of these only where something is left of it
+
             return Reclaimer(self.statepoints).finish(operation)
         if operation.kind == "import":
             from planarian_core import bundle_reading  # it needs a compression library that few recoveries do
@@ -71,8 +71,12 @@ class Recovery:
             bundle_reading.clear(self.sandboxes, operation)
             return "nothing was imported"
         if operation.kind == "restore":
+            from planarian_core import restore_paths
+
             return restore_paths.finish(self.statepoints, operation)
         if operation.kind == "apply":
+            from planarian_core import apply_undo
+
             return apply_undo.finish(self.statepoints, operation)
         return self._remove_unborn(operation)
 
