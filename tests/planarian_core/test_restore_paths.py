@@ -332,7 +332,7 @@ def test_a_stopped_sandbox_says_how_it_comes_back(fake_planarian: Planarian, san
     sandbox.stop()
     with pytest.raises(SandboxError) as caught:
         fake_planarian.restore_paths(sandbox, "one", ["a"])
-    assert "rollback" in caught.value.remedy
+    assert "planarian attach" in caught.value.remedy
 
 
 def test_a_missing_artefact_is_found_before_anything_is_touched(fake_planarian: Planarian, sandbox: Sandbox) -> None:

@@ -103,7 +103,7 @@ def test_errors_say_what_to_do(real: Any) -> None:
     _sh(real, "rm -r d; echo file > d")
     assert "no directory now" in real.fails(1, "restore", "d/f", "--from", "one")
     stopped = real("stop")
-    assert "planarian rollback" in real.fails(1, "restore", "d", "--from", "one", "-s", stopped)
+    assert "planarian attach" in real.fails(1, "restore", "d", "--from", "one", "-s", stopped)
 
 
 @pytest.mark.needs("namespaces", "root")
