@@ -457,6 +457,7 @@ def as_user(action: Callable[[], None]) -> None:
     if child == 0:
         status = 1
         try:
+            os.chdir("/")  # where we are may be closed to that user
             os.setgroups([])
             os.setgid(USER)
             os.setuid(USER)
