@@ -127,13 +127,12 @@ def diff(
     Raises:
         ConfigurationError: a path isn't at either end. RestoreError: files are damaged, or can't be read.
     """
-    if _same_artefact(one, other) and not paths:
-        found = Diff(one.name, other.name, (), 0)
-        return _with_gaps(_with_remote(remote, _with_processes(plugins, found, one, other), one, other), one, other)
-    with ExitStack() as stack:
-        mine, theirs = (stack.enter_context(_files(plugins, side)) for side in (one, other))
-        changes, omitted = _file_changes(mine, theirs, paths, text)
-    found = Diff(one.name, other.name, changes, omitted)
+    found = Diff(one.name, other.name)
+    if paths or not _same_artefact(one, other):
+        with ExitStack() as stack:
+            mine, theirs = (stack.enter_context(_files(plugins, side)) for side in (one, other))
+            changes, omitted = _file_changes(mine, theirs, paths, text)
+        found = Diff(one.name, other.name, changes, omitted)
     if paths:
         return found
     return _with_gaps(_with_remote(remote, _with_processes(plugins, found, one, other), one, other), one, other)

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import time
 from pathlib import Path
 
 from planarian_core import Planarian
+from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, describe
 
 COUNTER_SERVER = """\
@@ -36,6 +38,23 @@ client.sendall(sys.argv[2].encode())
 print(client.recv(16).decode())
 """
 """Asks the counter server: arguments are the socket and ``add`` or ``get``."""
+
+
+def start_counter(sandbox: Sandbox, socket: str) -> None:
+    """Start the counter server in the workspace and wait until it is there."""
+    sandbox.spawn(["python3", "-c", COUNTER_SERVER, socket])
+    sandbox.run(f"until test -S {socket}; do sleep 0.01; done", timeout=30)
+
+
+def ask_counter(sandbox: Sandbox, socket: str, what: str, tries: int = 1) -> int:
+    """What the counter server says to ``add`` or ``get``. ``tries``: one that is started anew takes its time."""
+    for _ in range(tries):
+        result = sandbox.run(["python3", "-c", ASK_COUNTER, socket, what], timeout=60)
+        if result.exit_code == 0:
+            break
+        time.sleep(0.02)
+    assert result.exit_code == 0, result.stderr
+    return int(result.stdout)
 
 
 def remove_all(planarian: Planarian) -> None:

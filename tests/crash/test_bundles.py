@@ -6,7 +6,6 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +18,7 @@ from planarian_core.errors import PlanarianError
 from planarian_core.faults import POINTS
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, assert_same
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
+from planarian_core.testing.workloads import ask_counter, describe_beside_socket, remove_all, start_counter
 
 SOCKET = "counter.sock"
 RUNTIME = """\
@@ -62,13 +61,7 @@ class World:
 
 
 def _ask(sandbox: Sandbox, what: str) -> int:
-    for _ in range(200):  # a server that is started anew takes its time
-        result = sandbox.run(["python3", "-c", ASK_COUNTER, SOCKET, what], timeout=30)
-        if result.exit_code == 0:
-            break
-        time.sleep(0.02)
-    assert result.exit_code == 0, result.stderr
-    return int(result.stdout)
+    return ask_counter(sandbox, SOCKET, what, tries=200)
 
 
 @pytest.fixture
@@ -82,8 +75,7 @@ def world(backends: tuple[str, str], tmp_path: Path) -> Iterator[World]:
     with Planarian.open(world.source) as planarian:
         sandbox = planarian.create_sandbox(workspace, name="box", sandbox=backend, filesystem="copy", process=process)
         sandbox.run("mkdir src; echo one > src/a; ln src/a src/b; ln -s a src/c; chmod 750 src")
-        sandbox.spawn(["python3", "-c", COUNTER_SERVER, SOCKET])
-        sandbox.run(f"until test -S {SOCKET}; do sleep 0.01; done", timeout=30)
+        start_counter(sandbox, SOCKET)
         assert _ask(sandbox, "add") == 1
         planarian.snapshot(sandbox, name="one")
         assert _ask(sandbox, "add") == 2

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,7 +13,7 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, assert_same
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
+from planarian_core.testing.workloads import ask_counter, describe_beside_socket, remove_all, start_counter
 
 OPERATE = Path(__file__).with_name("operate.py")
 SOCKET = "counter.sock"
@@ -29,8 +28,7 @@ def home(request: pytest.FixtureRequest, tmp_path: Path, workspace: Path) -> Ite
     with Planarian.open(tmp_path / "home") as planarian:
         sandbox = planarian.create_sandbox(workspace, name="box", sandbox="namespace", process=request.param)
         sandbox.run("mkdir src; echo one > src/a; ln src/a src/b; ln -s a src/c")
-        sandbox.spawn(["python3", "-c", COUNTER_SERVER, SOCKET])
-        sandbox.run(f"until test -S {SOCKET}; do sleep 0.01; done", timeout=30)
+        start_counter(sandbox, SOCKET)
         assert _ask(sandbox, "add") == 1
         planarian.snapshot(sandbox, name="one")
         (tmp_path / "one").write_text(repr(_tree(sandbox)))
@@ -50,12 +48,7 @@ def _tree(sandbox: Sandbox) -> Description:
 
 
 def _ask(sandbox: Sandbox, what: str) -> int:
-    for _ in range(200):
-        result = sandbox.run(["python3", "-c", ASK_COUNTER, SOCKET, what], timeout=30)
-        if result.exit_code == 0:
-            return int(result.stdout)
-        time.sleep(0.02)
-    raise AssertionError(result.stderr)
+    return ask_counter(sandbox, SOCKET, what, tries=200)
 
 
 def _operate(home: Path, operation: str, fault: str = "") -> None:

@@ -10,10 +10,9 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, remove_all
+from planarian_core.testing.workloads import ask_counter, remove_all, start_counter
 
 SOCKET = "counter.sock"
-SERVER = COUNTER_SERVER
 
 pytestmark = pytest.mark.needs("root", "criu", "namespaces")
 
@@ -29,15 +28,12 @@ def planarian(tmp_path: Path) -> Iterator[Planarian]:
 @pytest.fixture
 def box(planarian: Planarian, workspace: Path) -> Sandbox:
     box = planarian.create_sandbox(workspace, sandbox="namespace", filesystem="copy", process="criu")
-    box.spawn(["python3", "-c", SERVER, SOCKET])
-    box.run(f"until test -S {SOCKET}; do sleep 0.01; done", timeout=30)
+    start_counter(box, SOCKET)
     return box
 
 
 def _ask(sandbox: Sandbox, what: str) -> int:
-    result = sandbox.run(["python3", "-c", ASK_COUNTER, SOCKET, what], timeout=30)
-    assert result.exit_code == 0, result.stderr
-    return int(result.stdout)
+    return ask_counter(sandbox, SOCKET, what)
 
 
 def _images(planarian: Planarian) -> set[str]:

@@ -19,7 +19,7 @@ from planarian_core.errors import RestoreError, SandboxError
 from planarian_core.model import Standby, Statepoint
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, remove_all
+from planarian_core.testing.workloads import ask_counter, remove_all, start_counter
 
 SOCKET = "counter.sock"
 
@@ -38,15 +38,12 @@ def planarian(tmp_path: Path) -> Iterator[Planarian]:
 def box(planarian: Planarian, workspace: Path) -> Sandbox:
     """A sandbox with a server that counts."""
     box = planarian.create_sandbox(workspace, sandbox="namespace", filesystem="copy", process="criu")
-    box.spawn(["python3", "-c", COUNTER_SERVER, SOCKET])
-    box.run(f"until test -S {SOCKET}; do sleep 0.01; done", timeout=30)
+    start_counter(box, SOCKET)
     return box
 
 
 def _ask(sandbox: Sandbox, what: str) -> int:
-    result = sandbox.run(["python3", "-c", ASK_COUNTER, SOCKET, what], timeout=30)
-    assert result.exit_code == 0, result.stderr
-    return int(result.stdout)
+    return ask_counter(sandbox, SOCKET, what)
 
 
 def _run_time(standby: Standby, planarian: Planarian) -> dict[str, str]:
