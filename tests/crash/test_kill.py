@@ -8,7 +8,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,7 +19,7 @@ from planarian_core.faults import POINTS
 from planarian_core.model import Status
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, assert_same
-from planarian_core.testing.workloads import ASK_COUNTER, COUNTER_SERVER, describe_beside_socket, remove_all
+from planarian_core.testing.workloads import COUNTER_SERVER, ask_counter, describe_beside_socket, remove_all
 
 OPERATE = Path(__file__).with_name("operate.py")
 SOCKET = "counter.sock"
@@ -55,13 +54,7 @@ class World:
         return describe_beside_socket(root / sandbox.workspace.lstrip("/"), SOCKET)
 
     def ask(self, sandbox: Sandbox, what: str) -> int:
-        for _ in range(200):  # a server that is started anew takes its time
-            result = sandbox.run(["python3", "-c", ASK_COUNTER, SOCKET, what], timeout=30)
-            if result.exit_code == 0:
-                break
-            time.sleep(0.02)
-        assert result.exit_code == 0, result.stderr
-        return int(result.stdout)
+        return ask_counter(sandbox, SOCKET, what, tries=200)
 
     def operate(self, *arguments: str, fault: str = "") -> int:
         env = {**os.environ, "PLANARIAN_FAULT": fault}
