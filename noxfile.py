@@ -37,7 +37,8 @@ ALSO_AS_A_USER = [
 ]
 """What `rootless` runs once more: the other tests run on fakes, or on what doesn't depend on who it is."""
 NO_HANG = ["--timeout=300", "--durations=5"]
-AT_ONCE = [f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile"]
+# A crashed worker ends the run: pytest-xdist would wait for ever for the rest of its file.
+AT_ONCE = [f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile", "--max-worker-restart=0"]
 """Most tests wait for processes; each has its own home."""
 
 nox.needs_version = ">=2024.10.9"

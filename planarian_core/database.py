@@ -35,7 +35,7 @@ class Database:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._local = threading.local()
-        self._connections: list[sqlite3.Connection] = []
+        self._connections: dict[sqlite3.Connection, threading.RLock] = {}
         self._guard = threading.Lock()
         self._reserve = path.with_name("reserve")
         with self._translated():
@@ -62,34 +62,48 @@ class Database:
             self._reserve.unlink(missing_ok=True)
 
     def close(self) -> None:
-        """Close every thread's connection."""
-        with self._guard:
-            for connection in self._connections:
+        """Close every thread's connection, each once nobody uses it."""
+        while True:
+            with self._guard:
+                if not self._connections:
+                    return
+                connection, in_use = next(iter(self._connections.items()))
+            with in_use:
                 connection.close()
-            self._connections.clear()
-        self._local = threading.local()
+                with self._guard:
+                    self._connections.pop(connection, None)
 
     # --- connections ---
 
-    def _connection(self) -> sqlite3.Connection:
-        connection: sqlite3.Connection | None = getattr(self._local, "connection", None)
-        if connection is None:
+    @contextmanager
+    def _lent(self) -> Iterator[sqlite3.Connection]:
+        """This thread's connection, which :meth:`close` leaves open until it is given back."""
+        while True:
+            connection, in_use = self._own()
+            with in_use:
+                if connection in self._connections:
+                    yield connection
+                    return
+
+    def _own(self) -> tuple[sqlite3.Connection, threading.RLock]:
+        own: tuple[sqlite3.Connection, threading.RLock] | None = getattr(self._local, "own", None)
+        if own is None or own[0] not in self._connections:
             self._make_room()
             connection = sqlite3.connect(
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             connection.execute("PRAGMA synchronous=FULL")
-            self._local.connection = connection
+            own = self._local.own = (connection, threading.RLock())
             with self._guard:
-                self._connections.append(connection)
-        return connection
+                self._connections[connection] = own[1]
+        return own
 
     def _prepare(self) -> None:
-        connection = self._connection()
-        version = connection.execute("PRAGMA user_version").fetchone()[0]
-        if version < SCHEMA_VERSION:
-            migrate(connection)
-        elif version > SCHEMA_VERSION:
+        with self._lent() as connection:
+            version = connection.execute("PRAGMA user_version").fetchone()[0]
+            if version < SCHEMA_VERSION:
+                migrate(connection)
+        if version > SCHEMA_VERSION:
             raise RegistryCorrupt(
                 f"the registry {self.path} was written by a newer Planarian (format {version}, this one knows "
                 f"{SCHEMA_VERSION})",
@@ -115,8 +129,7 @@ class Database:
     @contextmanager
     def transaction(self) -> Iterator[sqlite3.Connection]:
         """One atomic, durable change."""
-        with self._translated():
-            connection = self._connection()
+        with self._translated(), self._lent() as connection:
             self._make_room()
             connection.execute("BEGIN IMMEDIATE")
             try:
@@ -129,12 +142,12 @@ class Database:
 
     def records(self, query: str, *arguments: Any) -> list[Any]:
         """The first column of each row, as plain data."""
-        with self._translated():
-            return [json.loads(row[0]) for row in self._connection().execute(query, arguments)]
+        with self._translated(), self._lent() as connection:
+            return [json.loads(row[0]) for row in connection.execute(query, arguments)]
 
     def rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        with self._translated():
-            return self._connection().execute(query, arguments).fetchall()
+        with self._translated(), self._lent() as connection:
+            return connection.execute(query, arguments).fetchall()
 
 
 T = TypeVar("T")

@@ -108,6 +108,37 @@ def test_many_processes_write_to_one_registry(tmp_path: Path) -> None:
         assert [t for t in texts if t.startswith(f"{number}.")] == [f"{number}.{i}" for i in range(10)]
 
 
+_CLOSED_WHILE_READ = """
+import sys, threading
+from pathlib import Path
+from planarian_core.registry import Registry
+
+registry = Registry(Path(sys.argv[1]))
+done = threading.Event()
+
+def read():
+    while not done.is_set():
+        registry.rows("WITH RECURSIVE n(i) AS (VALUES (1) UNION ALL SELECT i + 1 FROM n LIMIT 300) SELECT i FROM n")
+
+readers = [threading.Thread(target=read) for _ in range(3)]
+for reader in readers:
+    reader.start()
+for _ in range(2000):
+    registry.close()
+done.set()
+for reader in readers:
+    reader.join()
+"""
+
+
+def test_a_registry_is_closed_while_threads_read_it(tmp_path: Path) -> None:
+    """A connection closed in the middle of a read takes the whole process along, so this is another one."""
+    result = subprocess.run(
+        [sys.executable, "-c", _CLOSED_WHILE_READ, tmp_path / "r"], capture_output=True, text=True, timeout=60
+    )
+    assert (result.returncode, result.stderr) == (0, "")
+
+
 def test_a_home_that_is_a_file_is_refused(tmp_path: Path) -> None:
     (tmp_path / "home").write_text("a file")
     with pytest.raises(ConfigurationError) as caught:
