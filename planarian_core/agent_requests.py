@@ -127,7 +127,7 @@ class RequestServer:
                 f"there are {len(forks)} forks of this environment already, and no more than {limit} are allowed",
                 code="forks-limit",
                 state="nothing was made",
-                remedy="ask the user to remove some, or to raise agent_forks in the home's config.toml",
+                remedy="ask the user to remove some, or to raise agent_forks in the home's planarian.toml",
             )
 
     def _outcome(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:

@@ -117,7 +117,9 @@ class Capturer:
         return self.still(record, head) and self.same_files(record, head)
 
     def _positions(self, record: SandboxRecord) -> tuple[RemotePosition, ...]:
-        return self._remote.capture(record, self._remote.services(record))
+        services = self._remote.services(record)
+        self._remote.settle(record, services)
+        return self._remote.capture(record, services)
 
     def shared(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Statepoint | None:
         """The statepoint, whole, when it is proven that it holds what the head holds; nothing is written for it."""
@@ -216,6 +218,7 @@ class Capturer:
             filesystem.prepare(layer_of(record.spec))
         reach("snapshot.prepared")
         services = self._remote.services(record)
+        self._remote.settle(record, services)
         frozen = time.perf_counter()
         with self._instant(record, statepoint, request) as instant:
             captured.timings["until_instant"] = time.perf_counter() - frozen

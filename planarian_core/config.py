@@ -1,18 +1,20 @@
-"""Configuration: where the home is, and the defaults in its ``config.toml``."""
+"""Configuration: where the home is, and the defaults in its ``planarian.toml``."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from pathlib import Path
+from typing import Any
 
 from planarian_core.errors import ConfigurationError
 from planarian_core.policy import check_policy
 from planarian_core.units import parse_share, parse_size
 
 _PRUNE = re.compile(r"keep-last:([1-9]\d{0,8})")
+_SERVICE = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,62}")
 _STANDBY = re.compile(r"(off|head|named|best:[1-9]\d*)$")
 
 
@@ -43,6 +45,9 @@ class Config:
     of the pool is the limit); ``min_free`` (``1G`` or ``2%``)
     what must stay free on the disk, the smaller of 256M and 1% if empty. ``prune`` (``keep-last:50``) prunes a
     sandbox by itself after a snapshot, some at a time.
+
+    ``services`` are the tables ``[services.NAME]``: remote services that agents call through ``planarian proxy``. Each
+    has a ``kind``; the rest means something to the plugin that offers the kind.
     """
 
     sandbox: str = ""
@@ -59,6 +64,7 @@ class Config:
     max_bytes: str = ""
     min_free: str = ""
     prune: str = ""
+    services: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         check_policy(self.policy)
@@ -72,6 +78,13 @@ class Config:
             raise ConfigurationError(f"prune {self.prune!r} is unknown", remedy="keep-last:N, such as keep-last:50")
         if not _STANDBY.fullmatch(self.standby):
             raise ConfigurationError(f"standby {self.standby!r} is unknown", remedy="one of: off, head, named, best:N")
+        for name, table in self.services.items():
+            if not _SERVICE.fullmatch(name):
+                raise ConfigurationError(f"service name {name!r} is unusable", remedy="letters, digits, - and _")
+            if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
+                raise ConfigurationError(
+                    f"[services.{name}] needs a kind", remedy='kind = "sql", for example; see: planarian proxy --help'
+                )
         if self.network not in ("none", "host"):
             raise ConfigurationError(f"network {self.network!r} is unknown", remedy="one of: none, host")
 
@@ -83,13 +96,16 @@ class Config:
 
 
 def load(home: Path) -> Config:
-    """Read ``config.toml`` of a home; its absence means the defaults.
+    """Read ``planarian.toml`` of a home; its absence means the defaults.
 
     Raises:
         ConfigurationError: it is no TOML, or holds an unknown key or a value of the wrong type.
     """
-    path = home / "config.toml"
+    path = home / "planarian.toml"
     if not path.exists():
+        old = home / "config.toml"
+        if old.exists():
+            raise ConfigurationError(f"{old} has another name now", remedy=f"mv {old} {path}")
         return Config()
     import tomllib  # 30 ms that few homes need
 

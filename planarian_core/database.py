@@ -127,10 +127,11 @@ class Database:
             raise RegistryCorrupt(f"a record in the registry {self.path} can't be read: {error}") from error
 
     @contextmanager
-    def transaction(self) -> Iterator[sqlite3.Connection]:
-        """One atomic, durable change."""
+    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        """One atomic, durable change. Without ``durable`` a power cut (nothing less) may take it back."""
         with self._translated(), self._lent() as connection:
             self._make_room()
+            connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection

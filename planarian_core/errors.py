@@ -59,6 +59,12 @@ class RestoreError(PlanarianError):
     default_code = "restore"
 
 
+class RemoteError(PlanarianError):
+    """A call of a remote service was not made, or nobody knows how it ended; ``code`` and ``state`` say which."""
+
+    default_code = "remote"
+
+
 class CompensationError(PlanarianError):
     """A remote effect could not be undone."""
 

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import pluggy
 
 if TYPE_CHECKING:
+    from planarian_core.effects import EffectLog
     from planarian_core.interfaces import RemoteService
     from planarian_core.model import CommandResult, RemoteEffect, RemotePosition, SandboxRecord, Statepoint
 
@@ -56,8 +57,15 @@ def planarian_backends() -> Sequence[BackendFactory]:  # type: ignore[empty-body
 
 
 @hookspec
-def planarian_services(sandbox: SandboxRecord) -> Sequence[RemoteService]:  # type: ignore[empty-body]  # a spec
-    """Offer the remote services that this sandbox uses. Called at each snapshot, rollback and fork."""
+def planarian_services(  # type: ignore[empty-body]  # a spec
+    sandbox: SandboxRecord, configured: Mapping[str, Mapping[str, Any]], effects: EffectLog
+) -> Sequence[RemoteService]:
+    """Offer the remote services that this sandbox uses. Called at each snapshot, rollback and fork: must be cheap, and
+    connect to nothing.
+
+    ``configured`` are the tables ``[services.NAME]`` of the home's configuration; take those whose ``kind`` is yours.
+    ``effects`` is the home's undo log: most services are a :class:`planarian_core.logged_service.LoggedService` on it.
+    """
 
 
 @hookspec(firstresult=True)

@@ -6,6 +6,8 @@ durations seconds, sizes bytes. Identifiers are random, never derived from time.
 
 from __future__ import annotations
 
+import hashlib
+import json
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -107,14 +109,101 @@ class RemotePosition:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+class CallClass(StrEnum):
+    """What a remote call is (guarantee 8). ``BRANCHABLE``: undone by the service's own versions."""
+
+    READ_ONLY = "read-only"
+    COMPENSABLE = "compensable"
+    BRANCHABLE = "branchable"
+    PIVOT = "pivot"
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True)
+class RemoteCall:
+    """A call of a tool of a remote service, as the agent asked for it. ``arguments`` are JSON-safe."""
+
+    tool: str
+    arguments: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def digest(self) -> str:
+        """Equal for equal calls, whatever the order of the arguments."""
+        text = json.dumps([self.tool, self.arguments], sort_keys=True, ensure_ascii=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """The class of a call (or of a tool), and why, in one sentence. ``approved``: a pivot that the configuration
+    allows beforehand; one equal to a pivot that a rollback left behind is asked about all the same.
+    """
+
+    call_class: CallClass
+    reason: str = ""
+    approved: bool = False
+
+
+class EffectState(StrEnum):
+    """``SENT``: under way, or nobody knows yet. ``VOID``: it never took effect. ``KEPT``: a pivot that a rollback
+    passed; it stays in effect.
+    """
+
+    SENT = "sent"
+    APPLIED = "applied"
+    UNDONE = "undone"
+    VOID = "void"
+    KEPT = "kept"
+
+
+@dataclass(frozen=True)
+class Effect:
+    """An entry of the undo log: one call that changed, or may have changed, remote state.
+
+    Effects of a sandbox on a service are numbered from 1 in the order of the calls; a number is never used again.
+    ``parent`` is the number of the effect before it that was in force when it was made (0: none): rollbacks make the
+    log a tree, as they make one of statepoints. ``details`` are the service kind's own, JSON-safe.
+    """
+
+    sandbox_id: str
+    service: str
+    number: int
+    parent: int
+    tool: str
+    digest: str
+    call_class: CallClass
+    state: EffectState
+    reason: str = ""
+    summary: str = ""
+    made_at: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
 @dataclass(frozen=True)
 class RemoteEffect:
-    """A remote effect that a rollback undoes, undid, or can't undo (``pivot``)."""
+    """What a rollback does, or did, about one remote effect: undo it, do it again (``redo``), or leave it (``pivot``).
+
+    Before a pivot runs, ``repeats`` says which equal one was already made. ``reason``: why it has its class.
+    """
 
     service: str
     position: str
     summary: str
     pivot: bool = False
+    redo: bool = False
+    repeats: str = ""
+    reason: str = ""
+
+
+@dataclass(frozen=True)
+class Approval:
+    """A pivot that waits for a user's consent, or has it. ``granted`` allows that call once."""
+
+    id: str
+    sandbox_id: str
+    effect: RemoteEffect
+    granted: bool = False
+    asked_at: str = ""
 
 
 @dataclass(frozen=True)

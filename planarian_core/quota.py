@@ -47,7 +47,7 @@ def _check_quota(used: int, limit: int) -> None:
             f"statepoints take {size(used)} and may take {size(limit)} (max_bytes)",
             code="quota",
             state="no statepoint was begun; the sandbox goes on running",
-            remedy="planarian prune --all --keep-last 20, or raise max_bytes in the home's config.toml",
+            remedy="planarian prune --all --keep-last 20, or raise max_bytes in the home's planarian.toml",
         )
 
 
@@ -60,5 +60,5 @@ def _check_free(place: Path, wanted: str) -> None:
             f"only {size(free)} of disk space are free at {place}, and {size(least)} must stay free (min_free)",
             code="disk-low",
             state="no statepoint was begun; the sandbox goes on running",
-            remedy="planarian prune --all --keep-last 20, free disk space, or lower min_free in the home's config.toml",
+            remedy="planarian prune --all --keep-last 20, free disk space, or lower min_free in planarian.toml",
         )

@@ -15,9 +15,11 @@ from typing import Any
 
 from planarian_core.codec import decode
 from planarian_core.database import Database, RecordTable, to_json
+from planarian_core.effects import EffectLog
 from planarian_core.errors import LineageError
 from planarian_core.model import (
     Application,
+    Approval,
     Branch,
     Domain,
     Drill,
@@ -62,6 +64,8 @@ class Registry(Database):
         self.drills = RecordTable(self, "drills", Drill)
         self.standbys = RecordTable(self, "standbys", Standby)
         self.applications = RecordTable(self, "applications", Application)
+        self.approvals = RecordTable(self, "approvals", Approval)
+        self.effects = EffectLog(self)
 
     # --- sandboxes and branches ---
 

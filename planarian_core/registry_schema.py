@@ -31,6 +31,13 @@ ALTER TABLE statepoints ADD COLUMN stored INTEGER GENERATED ALWAYS AS (
 ) VIRTUAL;
 CREATE INDEX statepoints_stored ON statepoints (status, stored);
 """,
+    """
+CREATE TABLE effects (sandbox_id TEXT NOT NULL, service TEXT NOT NULL, number INTEGER NOT NULL, parent INTEGER NOT NULL,
+    state TEXT NOT NULL, digest TEXT NOT NULL, record TEXT NOT NULL, PRIMARY KEY (sandbox_id, service, number))
+    WITHOUT ROWID;
+CREATE INDEX effects_state ON effects (sandbox_id, service, state, number);
+CREATE TABLE approvals (id TEXT PRIMARY KEY, record TEXT NOT NULL);
+""",
 )
 SCHEMA_VERSION = len(_STEPS)
 

@@ -5,10 +5,11 @@ The statepoint manager says when; the services themselves, and hooks, do it (pap
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from planarian_core.errors import CompensationError
+from planarian_core.errors import CompensationError, ConfigurationError
 from planarian_core.interfaces import RemoteService
 from planarian_core.model import Domain, Gap, RemoteEffect, RemotePosition, SandboxRecord, Statepoint
 from planarian_core.plugin_manager import PluginManager
@@ -27,15 +28,32 @@ class CompensationPlan:
 class RemoteState:
     """The remote services of sandboxes."""
 
-    def __init__(self, registry: Registry, plugins: PluginManager) -> None:
+    def __init__(self, registry: Registry, plugins: PluginManager, configured: Mapping[str, Mapping[str, Any]]) -> None:
         self._registry = registry
         self._plugins = plugins
+        self._configured = configured
 
     def services(self, record: SandboxRecord) -> list[RemoteService]:
         """The remote services that a sandbox may use."""
         fenced = self._fenced(record)
-        offered = self._plugins.hook.planarian_services(sandbox=record)
-        return [service for group in offered for service in group if service.name not in fenced]
+        return [service for service in self.offered(record) if service.name not in fenced]
+
+    def offered(self, record: SandboxRecord) -> list[RemoteService]:
+        """The configured services, fenced off or not; ConfigurationError when two have one name."""
+        groups = self._plugins.hook.planarian_services(
+            sandbox=record, configured=self._configured, effects=self._registry.effects
+        )
+        found = [service for group in groups for service in group]
+        names = [service.name for service in found]
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ConfigurationError(f"two remote services are named {twice[0]!r}", remedy="rename one of them")
+        return found
+
+    def settle(self, record: SandboxRecord, services: Sequence[RemoteService]) -> None:
+        """Find out how calls ended that a killed proxy left behind; before positions are asked for."""
+        for service in services:
+            service.settle(record.id)
 
     def _fenced(self, record: SandboxRecord) -> set[str]:
         return {gap.subject for gap in self._registry.fences(record.id)}
@@ -50,6 +68,7 @@ class RemoteState:
         fenced = self._fenced(record)
         positions = {position.service: position for position in statepoint.remote if position.service not in fenced}
         services = {service.name: service for service in self.services(record)}
+        self.settle(record, list(services.values()))
         moves: list[tuple[RemoteService, RemotePosition]] = []
         effects: list[RemoteEffect] = []
         for name, position in positions.items():
@@ -66,9 +85,14 @@ class RemoteState:
         reason = f"came into use after {statepoint.id}: its effects stay"
         return CompensationPlan(tuple(moves), tuple(effects), tuple(Gap(Domain.REMOTE, name, reason) for name in later))
 
+    def rehearse(self, record: SandboxRecord, plan: CompensationPlan) -> None:
+        """See that the services can go there, before anything is touched (guarantee 3); CompensationError if not."""
+        for service, position in plan.moves:
+            service.rehearse(position, record.id)
+
     def consent(self, record: SandboxRecord, plan: CompensationPlan, *, given: bool) -> list[Gap]:
         """The pivots that a rollback passes, as gaps; CompensationError unless somebody agreed to them."""
-        pivots = [effect for effect in plan.effects if effect.pivot]
+        pivots = [effect for effect in plan.effects if effect.pivot and not effect.redo]
         if pivots and not given and not self._plugins.hook.planarian_approve(sandbox=record, effects=pivots):
             names = "; ".join(f"{e.service}: {e.summary}" for e in pivots[:5])
             raise CompensationError(
@@ -84,6 +108,11 @@ class RemoteState:
         for service, position in plan.moves:
             effects = self._plugins.hook.planarian_compensate(position=position, sandbox=record, service=service)
             undone += effects or ()
+
+    def forget(self, record: SandboxRecord) -> None:
+        """A sandbox is removed: the services drop what they keep for it."""
+        for service in self.offered(record):
+            service.forget(record.id)
 
     def fence(self, source: SandboxRecord, fork: SandboxRecord, statepoint: Statepoint) -> list[Gap]:
         """Keep a fork away from services that can't branch (guarantee 5)."""

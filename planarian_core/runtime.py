@@ -23,7 +23,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar, overload
 
-from planarian_core import agent_requests, bundle, context, verbs
+from planarian_core import agent_requests, bundle, context, remote_verbs, verbs
 from planarian_core.capture import SnapshotRequest
 from planarian_core.config import Config, default_home, load
 from planarian_core.context import Ledger
@@ -408,6 +408,13 @@ class Planarian:
     export_with_report = bundle.export_with_report
     import_ = bundle.import_
     import_with_report = bundle.import_with_report
+
+    # --- remote services ---
+
+    remote_session = remote_verbs.remote_session
+    effects = remote_verbs.effects
+    approvals = remote_verbs.approvals
+    approve = remote_verbs.approve
 
     # --- policy ---
 

@@ -70,7 +70,7 @@ class StatepointManager:
         self.plugins = plugins
         self.sandboxes = sandboxes
         self.standbys = standbys
-        self.remote = RemoteState(registry, plugins)
+        self.remote = RemoteState(registry, plugins, sandboxes.config.services)
         self.artefacts = Artefacts(home, registry, plugins)
         self.capturer = Capturer(registry, plugins, sandboxes, self.remote, self.artefacts)
 
@@ -182,6 +182,7 @@ class StatepointManager:
         own = self.registry.statepoints(record.id)
         for statepoint in own:
             self.artefacts.drop(record, statepoint, leaving={s.id for s in own})
+        self.remote.forget(record)
         reach("remove.dropped")
         self.sandboxes.destroy(record, operation)
 
@@ -221,7 +222,9 @@ class StatepointManager:
 
     def _check_remote(self, record: SandboxRecord, statepoint: Statepoint, *, accept_pivots: bool) -> list[Gap]:
         plan = self.remote.plan(record, statepoint)
-        return [*plan.gaps, *self.remote.consent(record, plan, given=accept_pivots)]
+        consented = self.remote.consent(record, plan, given=accept_pivots)
+        self.remote.rehearse(record, plan)
+        return [*plan.gaps, *consented]
 
     def preview(self, record: SandboxRecord, statepoint: Statepoint) -> RollbackPreview:
         """What a rollback would do; nothing but the staging area is touched, and that is cleared."""

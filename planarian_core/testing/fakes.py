@@ -235,6 +235,15 @@ class FakeService:
     def capture(self, sandbox_id: str) -> RemotePosition:
         return RemotePosition(self.name, self.endpoint, str(len(self.calls)), hook="fake")
 
+    def settle(self, sandbox_id: str) -> None:
+        return
+
+    def rehearse(self, position: RemotePosition, sandbox_id: str) -> None:
+        return
+
+    def forget(self, sandbox_id: str) -> None:
+        return
+
     def _after(self, position: RemotePosition) -> list[_Call]:
         return [c for c in reversed(self.calls) if c.number > int(position.position) and not c.undone]
 

@@ -44,7 +44,7 @@ def _entry(kind: FileKind = FileKind.FILE, mode: int = 0o644, **xattrs: bytes) -
         *(".git/modules/sub/config", ".git/modules/sub/hooks/post-checkout", ".git/modules/refs/config"),
         *("sub/.git/config", "a/b/.git/hooks/x", ".GIT/config", ".git/rebase-merge/git-rebase-todo"),
         *(".git/commondir", ".git/objects/info/alternates", ".git/worktrees/w/config.worktree", ".git/info/grafts"),
-        *(".hg/hgrc", "sub/.hg/hgrc", ".jj/repo/config.toml", ".git/sequencer/todo", ".git/HEAD/x/config"),
+        *(".hg/hgrc", "sub/.hg/hgrc", ".jj/repo/planarian.toml", ".git/sequencer/todo", ".git/HEAD/x/config"),
     ],
 )
 def test_what_version_control_would_execute_is_held_back(path: str) -> None:

@@ -191,12 +191,12 @@ def test_credentials_of_a_home_directory(
     (visible / ".config" / "uv").mkdir()
     (visible / ".config" / "uv" / "uv.toml").write_text("a setting")
     (visible / ".gitconfig").write_text("a setting")
-    (visible / ".cargo" / "config.toml").write_text("a setting")
+    (visible / ".cargo" / "planarian.toml").write_text("a setting")
     prepared = backend.prepare(spec)
     box = Sandbox(backend, prepared, backend.start(prepared))
     try:
         assert box.shell("echo $HOME").stdout == f"{visible}\n"
-        assert box.shell("cat ~/.gitconfig ~/.cargo/config.toml ~/.config/uv/uv.toml").stdout == "a setting" * 3
+        assert box.shell("cat ~/.gitconfig ~/.cargo/planarian.toml ~/.config/uv/uv.toml").stdout == "a setting" * 3
         assert box.shell("grep -r secret ~").stdout == ""
         backend.stop(prepared, box.live)
         (visible / ".kube").mkdir()

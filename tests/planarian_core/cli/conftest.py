@@ -147,4 +147,4 @@ def cli(tmp_path: Path, site: Path, workspace: Path) -> Cli:
 
 def _prefer_fakes(home: Path) -> None:
     home.mkdir(mode=0o700)
-    (home / "config.toml").write_text(FAKES)
+    (home / "planarian.toml").write_text(FAKES)

@@ -30,7 +30,7 @@ def _other(cli: Any, name: str = "other") -> Any:
 def other(cli: Any) -> Any:
     found = _other(cli)
     found.home.mkdir(mode=0o700)
-    (found.home / "config.toml").write_text(FAKES)
+    (found.home / "planarian.toml").write_text(FAKES)
     return found
 
 

@@ -29,7 +29,7 @@ def test_doctor_lists_every_backend_with_the_reason_why_not(cli: Any) -> None:
 
 
 def test_doctor_fails_when_a_kind_has_no_default(cli: Any) -> None:
-    (cli.home / "config.toml").write_text('sandbox = "fake"\nfilesystem = "gone"\nprocess = "fake"\n')
+    (cli.home / "planarian.toml").write_text('sandbox = "fake"\nfilesystem = "gone"\nprocess = "fake"\n')
     done = cli.run("doctor", "--json")
     assert done.returncode == 4
     assert json.loads(done.stdout)["problems"] == ["no filesystem backend works here: see the remedies above"]

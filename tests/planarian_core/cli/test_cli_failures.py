@@ -181,7 +181,7 @@ def test_a_corrupt_record(cli: Any) -> None:
 
 
 def test_a_home_that_is_a_file(cli: Any) -> None:
-    cli.home = cli.home / "config.toml"
+    cli.home = cli.home / "planarian.toml"
     cli.env["PLANARIAN_HOME"] = str(cli.home)
     before = cli.home.read_text()
     _all_refuse(cli, "home-unusable")
@@ -201,7 +201,7 @@ def test_a_read_only_home(cli: Any) -> None:
 
 
 def test_a_configuration_that_is_wrong(cli: Any) -> None:
-    (cli.home / "config.toml").write_text("policy = 'sometimes'\n")
+    (cli.home / "planarian.toml").write_text("policy = 'sometimes'\n")
     assert "Next: one of: every-call" in cli.fails(1, "list")
 
 

@@ -166,10 +166,10 @@ def test_what_was_cut_off_is_left_to_recover(cli: Any) -> None:
 
 
 def test_a_quota_refuses_and_pruning_helps(cli: Any) -> None:
-    config = (cli.home / "config.toml").read_text()
+    config = (cli.home / "planarian.toml").read_text()
     cli("new")
     _take(cli, 4)
-    (cli.home / "config.toml").write_text(config + 'max_bytes = "20"\n')
+    (cli.home / "planarian.toml").write_text(config + 'max_bytes = "20"\n')
     told = cli.fails(1, "snapshot")
     assert "statepoints take 20 B and may take 20 B" in told
     assert "Now: no statepoint was begun; the sandbox goes on running" in told
@@ -180,15 +180,15 @@ def test_a_quota_refuses_and_pruning_helps(cli: Any) -> None:
 
 
 def test_a_low_disk_refuses(cli: Any) -> None:
-    config = (cli.home / "config.toml").read_text()
+    config = (cli.home / "planarian.toml").read_text()
     cli("new")
-    (cli.home / "config.toml").write_text(config + 'min_free = "1000T"\n')
+    (cli.home / "planarian.toml").write_text(config + 'min_free = "1000T"\n')
     assert "must stay free (min_free)" in cli.fails(1, "snapshot")
 
 
 def test_pruning_by_configuration(cli: Any) -> None:
-    config = (cli.home / "config.toml").read_text()
-    (cli.home / "config.toml").write_text(config + 'prune = "keep-last:2"\n')
+    config = (cli.home / "planarian.toml").read_text()
+    (cli.home / "planarian.toml").write_text(config + 'prune = "keep-last:2"\n')
     cli("new")
     points = _take(cli, 13)
     committed = [i for i, status in _statuses(cli).items() if status == "committed"]

@@ -22,7 +22,7 @@ def test_new_prints_the_id_and_says_what_was_chosen_and_what_is_not_covered(cli:
 
 
 def test_new_names_the_better_backends_that_it_passed_over(cli: Any) -> None:
-    (cli.home / "config.toml").write_text('sandbox = "fake"\nfilesystem = "fake"\n')
+    (cli.home / "planarian.toml").write_text('sandbox = "fake"\nfilesystem = "fake"\n')
     made = cli.json("new", "--process", "fake")
     assert any("the process backend criu was passed over: " in reason for reason in made["passed_over"])
     assert made["process"] == "fake"

@@ -1,0 +1,1 @@
+"""Planarian for MCP: the state proxy's face to the harness and to the target server."""

@@ -1,0 +1,147 @@
+"""The undo log: what sandboxes changed on remote services, as the home knows it (paper, section 6.1).
+
+Effects of one sandbox on one service form a tree (:class:`Effect`): a new one's parent is the newest that is in force.
+A *position* is the number of an effect, and means that this one, its parent, that one's parent and so on are in force,
+and no others. Going to a position is therefore: undo what is in force and not part of it, do again what is part of it
+and not in force. That a rollback can itself be rolled back follows.
+
+For services that keep undo data where the effect is (``sql``), the truth is there; this log is written before a call
+is sent and after it ended, and :meth:`ServiceKind.settle` brings the two together after a crash.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from planarian_core.codec import decode
+from planarian_core.database import Database, to_json
+from planarian_core.errors import CompensationError
+from planarian_core.model import Effect, EffectState, RemoteCall, Verdict, utc_now
+
+
+class EffectLog:
+    """The undo log of one home. Each change is atomic and, unless said otherwise, durable."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+
+    # --- writing ---
+
+    def begin(self, sandbox_id: str, service: str, call: RemoteCall, verdict: Verdict, summary: str) -> Effect:
+        """Enter a call that is about to be sent, as ``SENT``, under the next number."""
+        with self._database.transaction() as connection:
+            row = connection.execute(
+                "SELECT COALESCE(MAX(number), 0), COALESCE(MAX(number) FILTER (WHERE state = 'applied'), 0) "
+                "FROM effects WHERE sandbox_id = ? AND service = ?",
+                (sandbox_id, service),
+            ).fetchone()
+            effect = Effect(
+                sandbox_id, service, row[0] + 1, row[1], call.tool, call.digest, verdict.call_class, EffectState.SENT,
+                verdict.reason, summary, utc_now(),
+            )  # fmt: skip
+            connection.execute(
+                "INSERT INTO effects (sandbox_id, service, number, parent, state, digest, record) "
+                "VALUES (?, ?, ?, ?, ?, ?, ?)",
+                (sandbox_id, service, effect.number, effect.parent, "sent", effect.digest, to_json(effect)),
+            )
+        return effect
+
+    def update(
+        self,
+        effect: Effect,
+        state: EffectState,
+        *,
+        summary: str = "",
+        details: Mapping[str, Any] | None = None,
+        durable: bool = True,
+    ) -> Effect:
+        """Record what became of an effect. Not ``durable``: where it can be found out again from the service."""
+        changed = replace(
+            effect,
+            state=state,
+            summary=summary or effect.summary,
+            details=effect.details if details is None else details,
+        )
+        with self._database.transaction(durable=durable) as connection:
+            connection.execute(
+                "UPDATE effects SET state = ?, record = ? WHERE sandbox_id = ? AND service = ? AND number = ?",
+                (state.value, to_json(changed), effect.sandbox_id, effect.service, effect.number),
+            )
+        return changed
+
+    def forget(self, sandbox_id: str, service: str = "") -> None:
+        """Drop what is known of a sandbox, or of its effects on one service."""
+        query, arguments = "DELETE FROM effects WHERE sandbox_id = ?", [sandbox_id]
+        if service:
+            query, arguments = f"{query} AND service = ?", [*arguments, service]
+        with self._database.transaction() as connection:
+            connection.execute(query, arguments)
+
+    # --- reading ---
+
+    def entries(self, sandbox_id: str, service: str = "", *, states: Iterable[EffectState] = ()) -> list[Effect]:
+        """Effects of a sandbox, in the order of their numbers; of one service, or all; in some states, or all."""
+        query, arguments = "SELECT record FROM effects WHERE sandbox_id = ?", [sandbox_id]
+        if service:
+            query, arguments = f"{query} AND service = ?", [*arguments, service]
+        wanted = [state.value for state in states]
+        if wanted:
+            query, arguments = f"{query} AND state IN ({','.join('?' * len(wanted))})", [*arguments, *wanted]
+        records = self._database.records(f"{query} ORDER BY service, number", *arguments)
+        return [decode(Effect, record) for record in records]
+
+    def position(self, sandbox_id: str, service: str) -> int:
+        """The number of the newest effect in force; 0 where none is."""
+        query = (
+            "SELECT COALESCE(MAX(number), 0) FROM effects WHERE sandbox_id = ? AND service = ? AND state = 'applied'"
+        )
+        return int(self._database.rows(query, sandbox_id, service)[0][0])
+
+    def unsettled(self, sandbox_id: str, service: str) -> Sequence[Effect]:
+        """The effects of which nobody knows yet how they ended."""
+        return self.entries(sandbox_id, service, states=[EffectState.SENT])
+
+    def equal(self, sandbox_id: str, service: str, digest: str) -> Effect | None:
+        """The newest pivot equal to a call that a rollback left in effect."""
+        query = (
+            "SELECT record FROM effects WHERE sandbox_id = ? AND service = ? AND digest = ? AND state = 'kept' "
+            "ORDER BY number DESC LIMIT 1"
+        )
+        found = self._database.records(query, sandbox_id, service, digest)
+        return decode(Effect, found[0]) if found else None
+
+    def way(self, sandbox_id: str, service: str, position: int) -> tuple[list[Effect], list[Effect]]:
+        """What to undo (newest first), and what to do again (oldest first), to get to a position.
+
+        Raises:
+            CompensationError: ``undo-data-missing``: the log doesn't hold it.
+        """
+        query = "SELECT number, parent, state FROM effects WHERE sandbox_id = ? AND service = ?"
+        rows = {number: (parent, state) for number, parent, state in self._database.rows(query, sandbox_id, service)}
+        wanted: set[int] = set()
+        step = position
+        while step:
+            if step not in rows:
+                raise CompensationError(
+                    f"the undo log holds no effect {step} of {sandbox_id} on {service}",
+                    code="undo-data-missing",
+                    state="nothing was changed",
+                    remedy="choose another statepoint",
+                )
+            wanted.add(step)
+            step = rows[step][0]
+        undo = sorted((n for n, (_, state) in rows.items() if state == "applied" and n not in wanted), reverse=True)
+        redo = sorted(n for n in wanted if rows[n][1] != "applied")
+        return self._load(sandbox_id, service, undo), self._load(sandbox_id, service, redo)
+
+    def _load(self, sandbox_id: str, service: str, numbers: Sequence[int]) -> list[Effect]:
+        query = (
+            "SELECT record FROM effects WHERE sandbox_id = ?1 AND service = ?2 "
+            "AND number IN (SELECT value FROM json_each(?3))"
+        )
+        found = self._database.records(query, sandbox_id, service, json.dumps(list(numbers)))
+        effects = {effect.number: effect for effect in (decode(Effect, record) for record in found)}
+        return [effects[number] for number in numbers]

@@ -1,0 +1,151 @@
+"""A remote service with an undo log: what is the same for every :class:`ServiceKind` (paper, sections 6.1 and 6.2)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+
+from planarian_core.effects import EffectLog
+from planarian_core.errors import CompensationError, RemoteError
+from planarian_core.faults import reach
+from planarian_core.interfaces import ServiceKind, ToolTarget, VersionsItself
+from planarian_core.model import CallClass, Domain, Effect, EffectState, Gap, RemoteEffect, RemotePosition
+
+_VERSION = "version"
+
+
+class LoggedService:
+    """Positions of one configured service, by the undo log (:class:`EffectLog`) and what its kind can do."""
+
+    def __init__(self, kind: ServiceKind, log: EffectLog) -> None:
+        self.kind = kind
+        self.log = log
+        self.name = kind.name
+        self.endpoint = kind.endpoint
+        self.forkable = isinstance(kind, VersionsItself)
+
+    # --- positions ---
+
+    def settle(self, sandbox_id: str, target: ToolTarget | None = None) -> None:
+        """As :meth:`RemoteService.settle`; through the caller's connection where it has one."""
+        unsettled = self.log.unsettled(sandbox_id, self.name)
+        if not unsettled:
+            return
+        with self._connected(target) as connection:
+            for effect in unsettled:
+                outcome = self.kind.settle(effect, connection)
+                self.log.update(effect, outcome.state, summary=outcome.summary, details=outcome.details)
+
+    def capture(self, sandbox_id: str) -> RemotePosition:
+        position = str(self.log.position(sandbox_id, self.name))
+        details = {_VERSION: self.kind.commit(sandbox_id)} if isinstance(self.kind, VersionsItself) else {}
+        return RemotePosition(self.name, self.endpoint, position, details=details)
+
+    def plan(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
+        undo, redo = self._way(position, sandbox_id)
+        return tuple(shown(effect) for effect in undo) + tuple(shown(effect, redo=True) for effect in redo)
+
+    def rehearse(self, position: RemotePosition, sandbox_id: str) -> None:
+        if isinstance(self.kind, VersionsItself):
+            self.kind.check(sandbox_id, _version(position))
+            return
+        undo, redo = (_without_pivots(effects) for effects in self._way(position, sandbox_id))
+        if undo or redo:
+            with self._connected() as target:
+                self.kind.rehearse(undo, redo, target)
+
+    def compensate(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
+        undo, redo = self._way(position, sandbox_id)
+        done: list[RemoteEffect] = []
+
+        def moved(effect: Effect, state: EffectState) -> None:
+            self.log.update(effect, state)
+            done.append(shown(effect, redo=state is EffectState.APPLIED))
+            reach("compensate.between")
+
+        reach("compensate.begun")
+        if isinstance(self.kind, VersionsItself):
+            self.kind.reset(sandbox_id, _version(position))
+            for effect in (*_without_pivots(undo), *_without_pivots(redo)):
+                moved(effect, EffectState.UNDONE if effect in undo else EffectState.APPLIED)
+        elif _without_pivots(undo) or _without_pivots(redo):
+            with self._connected() as target:
+                self.kind.move(_without_pivots(undo), _without_pivots(redo), target, moved)
+        for effect in undo:
+            if effect.call_class is CallClass.PIVOT:
+                self.log.update(effect, EffectState.KEPT)
+        for effect in redo:
+            if effect.call_class is CallClass.PIVOT:
+                self.log.update(effect, EffectState.APPLIED)
+        reach("compensate.done")
+        return tuple(done)
+
+    def _way(self, position: RemotePosition, sandbox_id: str) -> tuple[list[Effect], list[Effect]]:
+        if not position.position.isdecimal():
+            raise CompensationError(f"{position.position!r} is no position of {self.name}", code="undo-data-missing")
+        return self.log.way(sandbox_id, self.name, int(position.position))
+
+    @contextmanager
+    def _connected(self, target: ToolTarget | None = None) -> Iterator[ToolTarget]:
+        if target is not None:
+            yield target
+            return
+        try:
+            own = self.kind.connect()
+        except RemoteError as error:
+            raise CompensationError(
+                f"the remote service {self.name} can't be reached: {error.message}",
+                code="service-unreachable",
+                state=error.state,
+                remedy=error.remedy or "see that its server runs, then try again",
+            ) from error
+        try:
+            yield own
+        finally:
+            own.close()
+
+    # --- forks, the end ---
+
+    def fence(self, sandbox_id: str, source_id: str, position: RemotePosition) -> Gap | None:
+        if isinstance(self.kind, VersionsItself):
+            self.kind.branch(sandbox_id, source_id, _version(position))
+            return None
+        return Gap(Domain.REMOTE, self.name, "the service can't branch: this fork may not call it")
+
+    def forget(self, sandbox_id: str) -> None:
+        effects = _without_pivots(self.log.entries(sandbox_id, self.name))
+        with suppress(CompensationError, RemoteError):  # a server that is gone must not keep a sandbox from going
+            if isinstance(self.kind, VersionsItself):
+                self.kind.drop(sandbox_id)
+            elif effects:
+                with self._connected() as target:
+                    self.kind.forget(effects, target)
+        self.log.forget(sandbox_id, self.name)
+
+
+def shown(effect: Effect, *, redo: bool = False) -> RemoteEffect:
+    """An effect as a rollback's report and a plan have it."""
+    return RemoteEffect(
+        effect.service,
+        str(effect.number),
+        effect.summary,
+        pivot=effect.call_class is CallClass.PIVOT,
+        redo=redo,
+        reason=effect.reason,
+    )
+
+
+def _without_pivots(effects: Sequence[Effect]) -> list[Effect]:
+    return [effect for effect in effects if effect.call_class is not CallClass.PIVOT]
+
+
+def _version(position: RemotePosition) -> str:
+    version = position.details.get(_VERSION)
+    if not isinstance(version, str):
+        raise CompensationError(
+            f"the statepoint holds no version of the service {position.service}",
+            code="undo-data-missing",
+            state="nothing was changed",
+            remedy="choose another statepoint",
+        )
+    return version

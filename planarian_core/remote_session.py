@@ -1,0 +1,174 @@
+"""Calls of one remote service on behalf of one sandbox: classified, made so that they can be undone, entered in the
+undo log (paper, section 6.1; guarantees 7 and 8).
+
+A call shares the sandbox's lock, as every tool call does, so that no statepoint falls into it; and it excludes other
+calls of the same service (the proxy lock), whichever processes make them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from planarian_core.errors import PlanarianError, RemoteError
+from planarian_core.faults import reach
+from planarian_core.interfaces import ServiceKind, ToolResult, ToolTarget
+from planarian_core.locks import SandboxLock
+from planarian_core.logged_service import LoggedService
+from planarian_core.model import (
+    Approval,
+    CallClass,
+    EffectState,
+    RemoteCall,
+    RemoteEffect,
+    SandboxRecord,
+    Verdict,
+    utc_now,
+)
+from planarian_core.plugin_manager import PluginManager
+from planarian_core.registry import Registry
+from planarian_core.sandbox_manager import SandboxManager
+
+Ask = Callable[[RemoteEffect], bool | None]
+"""Asks whoever sits at the harness about a pivot; None where nobody can be asked."""
+
+
+class RemoteSession:
+    """The calls that a proxy makes. Usable from one thread at a time; any number of sessions may exist."""
+
+    def __init__(
+        self,
+        registry: Registry,
+        plugins: PluginManager,
+        sandboxes: SandboxManager,
+        record: SandboxRecord,
+        service: LoggedService,
+        *,
+        approve_all: bool = False,
+        ask: Ask | None = None,
+    ) -> None:
+        self._registry = registry
+        self._plugins = plugins
+        self._sandboxes = sandboxes
+        self._record = record
+        self._service = service
+        self._approve_all = approve_all
+        self._ask = ask
+        self._lock = SandboxLock(sandboxes.home / "locks", f"{record.id}.{service.name}")
+
+    @property
+    def kind(self) -> ServiceKind:
+        return self._service.kind
+
+    def describe(self, tool: str, annotations: Mapping[str, Any]) -> Verdict:
+        """What calls of a tool are, as far as that can be said beforehand; for the tool's ``_meta``."""
+        return self.kind.describe(tool, annotations)
+
+    def call(self, tool: str, arguments: Mapping[str, Any], target: ToolTarget) -> ToolResult:
+        """Make one call through ``target``; the result is the server's own.
+
+        Raises:
+            RemoteError: it was not made (``call-refused``, ``service-fenced``, ``pivot-needs-approval``: nothing was
+                changed), or its end is not known (``service-unreachable``, ``call-cancelled``): the next call, snapshot
+                or rollback finds it out.
+            CompensationError: what an earlier call left can't be found out.
+            SandboxError: the sandbox is busy, or gone.
+        """
+        call = RemoteCall(tool, arguments)
+        with (
+            self._sandboxes.hold(self._record.id, exclusive=False),
+            self._lock.acquire(exclusive=True, timeout=self._sandboxes.config.lock_timeout),
+        ):
+            self._check_fence()
+            self._service.settle(self._record.id, target)
+            verdict = self.kind.classify(call)
+            if verdict.call_class is CallClass.READ_ONLY:
+                found = self.kind.read(call, target)
+                if not isinstance(found, Verdict):
+                    return found
+                verdict = found
+            return self._change(call, verdict, target)
+
+    def _change(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> ToolResult:
+        if verdict.call_class is CallClass.REFUSED:
+            raise RemoteError(
+                f"{call.tool} was refused: {verdict.reason}", code="call-refused", state="nothing was changed"
+            )
+        summary = _summary(call)
+        if verdict.call_class is CallClass.PIVOT:
+            self._consent(call, verdict, summary)
+        log = self._registry.effects
+        effect = log.begin(self._record.id, self._service.name, call, verdict, summary)
+        reach("call.begun")
+        try:
+            outcome = self.kind.run(call, effect, target)
+        except RemoteError as error:
+            if error.code in ("call-refused", "service-error"):
+                log.update(effect, EffectState.VOID, durable=False)
+            raise
+        reach("call.done")
+        # The kind can settle this again: a power cut may take the entry back, and costs nothing but a question.
+        log.update(
+            effect, outcome.state, summary=outcome.summary, details=outcome.details, durable=bool(outcome.details)
+        )
+        reach("call.recorded")
+        return outcome.result
+
+    # --- what may not be called, or not without consent ---
+
+    def _check_fence(self) -> None:
+        for gap in self._registry.fences(self._record.id):
+            if gap.subject == self._service.name:
+                raise RemoteError(
+                    f"{self._service.name} is fenced off in {self._record.id}: {gap.reason}",
+                    code="service-fenced",
+                    state="nothing was changed",
+                    remedy="call it from the sandbox that this one was forked from, or promote this fork first",
+                )
+
+    def _consent(self, call: RemoteCall, verdict: Verdict, summary: str) -> None:
+        """Somebody agrees that a call runs which can't be undone; RemoteError if nobody does."""
+        earlier = self._registry.effects.equal(self._record.id, self._service.name, call.digest)
+        effect = RemoteEffect(self._service.name, "", summary, pivot=True, reason=verdict.reason)
+        if earlier is not None:
+            effect = replace(effect, repeats=f"effect {earlier.number}, made at {earlier.made_at}, is still in force")
+        if self._granted(call, effect) or (earlier is None and (verdict.approved or self._approve_all)):
+            return
+        said = self._plugins.hook.planarian_approve(sandbox=self._record, effects=[effect])
+        if said is None and self._ask is not None:
+            said = self._ask(effect)
+        if said:
+            return
+        raise self._unapproved(call, effect, denied=said is False)
+
+    def _approval_id(self, call: RemoteCall) -> str:
+        return f"ap-{RemoteCall(f'{self._record.id} {self._service.name}', {'call': call.digest}).digest[:12]}"
+
+    def _granted(self, call: RemoteCall, effect: RemoteEffect) -> bool:
+        key = self._approval_id(call)
+        approval = self._registry.approvals.get(key)
+        if approval is None or not approval.granted:
+            return False
+        self._registry.approvals.remove(key)  # good for one call
+        return True
+
+    def _unapproved(self, call: RemoteCall, effect: RemoteEffect, *, denied: bool) -> PlanarianError:
+        again = f", and an equal call was already made ({effect.repeats})" if effect.repeats else ""
+        message = f"{effect.service}: {effect.summary} can't be undone: {effect.reason}{again}"
+        if denied:
+            return RemoteError(f"{message}; it was not approved", code="pivot-denied", state="nothing was changed")
+        key = self._approval_id(call)
+        self._registry.approvals.put(key, Approval(key, self._record.id, effect, asked_at=utc_now()))
+        return RemoteError(
+            message,
+            code="pivot-needs-approval",
+            state="nothing was changed",
+            remedy=f"a user allows it once with: planarian approve {key}; then make the same call again",
+        )
+
+
+def _summary(call: RemoteCall) -> str:
+    """One line for people: the tool and its arguments, bounded."""
+    shown_arguments = ", ".join(f"{key}={str(value)[:200]!r}" for key, value in list(call.arguments.items())[:8])
+    return " ".join(f"{call.tool}({shown_arguments})".split())[:300]
