@@ -23,7 +23,9 @@ GROUPS = nox.project.load_toml(ROOT / "pyproject.toml")
 PYTHONS = ["3.11", "3.12", "3.13"]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 IS_ROOT = os.geteuid() == 0
-REQUIRED_OF_ROOT = "linux,root,namespaces,userns,criu,btrfs,git,tmux,redis-server,chromium-headless-shell"
+REQUIRED_OF_ROOT = (
+    "linux,root,namespaces,userns,criu,btrfs,git,tmux,redis-server,chromium-headless-shell,postgresql,npm"
+)
 USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "noxfile.py"]
 ALSO_AS_A_USER = [

@@ -20,6 +20,9 @@ import pytest
 from planarian_core import Planarian
 from planarian_core.testing.btrfs import why_no_loop_btrfs
 from planarian_core.testing.fakes import FakePlugin, FakeService
+from planarian_core.testing.postgresql import PrivateCluster, why_no_postgresql
+
+_NPM_PACKAGE = "@toolbox-sdk/server"
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -45,7 +48,20 @@ def _missing(feature: str) -> str:
         return "" if os.geteuid() == 0 and shutil.which("criu") else "criu isn't installed, or not root"
     if feature == "btrfs":
         return why_no_loop_btrfs()
+    if feature == "postgresql":
+        return why_no_postgresql()
+    if feature == "npm":
+        return _why_no_npm()
     return "" if shutil.which(feature) else f"{feature} isn't installed"
+
+
+def _why_no_npm() -> str:
+    """npm, its node, and packages: from the registry, or kept from before."""
+    if not shutil.which("npm") or not shutil.which("node"):
+        return "node or npm isn't installed"
+    command = ["npm", "view", "--prefer-offline", "--no-update-notifier", _NPM_PACKAGE, "version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    return "" if done.returncode == 0 else f"npm: {done.stderr.strip()[-200:]}"
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
@@ -79,3 +95,19 @@ def fake_planarian(tmp_path: Path, service: FakeService) -> Iterator[Planarian]:
     with Planarian.open(tmp_path / "home", plugins=[FakePlugin([service])]) as planarian:
         planarian.with_config(sandbox="fake", filesystem="fake", process="fake")
         yield planarian
+
+
+@pytest.fixture(scope="session")
+def postgresql() -> Iterator[PrivateCluster]:
+    """A PostgreSQL for all tests of this process, with an ordinary role ``agent``; fast, not durable."""
+    with PrivateCluster(fsync=False) as cluster:
+        cluster.create_role("agent")
+        yield cluster
+
+
+@pytest.fixture
+def database(postgresql: PrivateCluster) -> Iterator[str]:
+    """The name of an empty database of the role ``agent``, for one test."""
+    name = postgresql.create_database(owner="agent")
+    yield name
+    postgresql.drop_database(name)
