@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from planarian_core.effects import EffectLog
     from planarian_core.interfaces import RemoteService
     from planarian_core.model import CommandResult, RemoteEffect, RemotePosition, SandboxRecord, Statepoint
+    from planarian_core.testing.demonstration import Demonstration
 
 hookspec = pluggy.HookspecMarker("planarian")
 hookimpl = pluggy.HookimplMarker("planarian")
@@ -132,4 +133,13 @@ def planarian_commands() -> Mapping[str, Callable[..., Any] | CommandGroup]:  # 
 
     Called only by the command line. Importing what a command needs belongs into the command. One that has an option
     ``--json`` puts its value into ``ctx.meta["planarian.json"]``: then its errors are JSON as well.
+    """
+
+
+@hookspec
+def planarian_demos() -> Mapping[str, Callable[[Demonstration], None]]:  # type: ignore[empty-body]  # a spec
+    """Tell stories in ``planarian demo``, by name: ``agent`` is told by default, ``remote`` with ``--remote``.
+
+    A story opens a home through the demonstration that it is given, and claims there only what it has compared.
+    Called only by that command; importing what a story needs belongs into the story.
     """

@@ -1,31 +1,23 @@
-"""``planarian demo``: an agent breaks its environment, gets it back, and tries two ways on.
+"""The story of ``planarian demo``: an agent breaks its environment, gets it back, and tries two ways on.
 
 mini-swe-agent's real agent runs with a scripted model in a sandbox of its own. What the demo claims it proves: it
-hashes the whole tree with code of its own, asks a live server for a counter that exists in memory only, and exits with
-1 when anything isn't as claimed.
+hashes the whole tree with code of its own, and asks a live server for a counter that exists in memory only.
 """
 
 from __future__ import annotations
 
-import contextlib
-import json
 import logging
 import os
 import shutil
-import tempfile
-from collections.abc import Iterator
-from dataclasses import asdict, dataclass
 from importlib.resources import files
 from pathlib import Path
-from typing import Annotated
 
-import typer
-from rich.console import Console
 from rich.tree import Tree
 
 from planarian_core import Planarian, Sandbox
 from planarian_core.errors import ConfigurationError, PlanarianError
 from planarian_core.model import Statepoint
+from planarian_core.testing.demonstration import Demonstration
 from planarian_miniswe.environment import SUBMIT, PlanarianEnvironment, require_mini
 
 _NAME = {"GIT_AUTHOR_NAME": "agent", "GIT_COMMITTER_NAME": "agent"}
@@ -33,46 +25,22 @@ _MAIL = {"GIT_AUTHOR_EMAIL": "agent@example.org", "GIT_COMMITTER_EMAIL": "agent@
 _COUNTER_AT_STATEPOINT = 3
 
 
-@dataclass(frozen=True)
-class Proof:
-    """A claim, whether it holds, and what was seen."""
-
-    claim: str
-    holds: bool
-    seen: str
-
-
-def demo(
-    keep: Annotated[bool, typer.Option("--keep", help="Leave the demo's home and workspace, to look around.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the proofs as JSON and nothing else.")] = False,
-    sandbox: Annotated[str, typer.Option(help="The sandbox backend; the best for this host if empty.")] = "",
-    filesystem: Annotated[str, typer.Option(help="The filesystem backend.")] = "",
-    process: Annotated[str, typer.Option(help="The process backend.")] = "",
-) -> None:
-    """Watch an agent break its environment, get it back exactly, and try two ways on. Takes under a minute."""
-    console = Console(quiet=as_json, highlight=False)
-    with _place(keep) as place:
-        _prepare_mini(place)
-        with Planarian.open(place / "home") as planarian, _removing_sandboxes(planarian, keep):
-            planarian.with_config(sandbox=sandbox, filesystem=filesystem, process=process)
-            story = Story(planarian, place / "project", console)
-            story.tell()
-            report = story.to_dict()
-    if as_json:
-        typer.echo(json.dumps(report, indent=2))
-    elif keep:
-        console.print(f"\nLook around: PLANARIAN_HOME={place / 'home'} planarian list", soft_wrap=True)
-    raise typer.Exit(0 if report["proven"] else 1)
+def agent_story(demonstration: Demonstration) -> None:
+    """An agent breaks its environment, gets it back exactly, and tries two ways on."""
+    _prepare_mini(demonstration.place)
+    with demonstration.open() as planarian:
+        Story(demonstration, planarian).tell()
 
 
 class Story:
     """The demo, told once: :meth:`tell`."""
 
-    def __init__(self, planarian: Planarian, project: Path, console: Console) -> None:
+    def __init__(self, demonstration: Demonstration, planarian: Planarian) -> None:
+        self.demonstration = demonstration
         self.planarian = planarian
-        self.console = console
-        self.proofs: list[Proof] = []
-        self.not_covered: list[str] = []
+        self.console = demonstration.console
+        self.prove = demonstration.prove
+        project = demonstration.place / "project"
         project.mkdir()
         (project / "src").mkdir()
         (project / "src" / "pi.py").write_text("print(22 / 7)\n")
@@ -87,6 +55,11 @@ class Story:
     def tell(self) -> None:
         record = self.sandbox.record
         backends = f"{record.spec.backend} sandbox, files by {record.filesystem}, processes by {record.process}"
+        self.demonstration.about = {
+            "sandbox": record.spec.backend,
+            "files": record.filesystem,
+            "processes": record.process,
+        }
         self.console.print(f"An agent in its own environment: {backends}")
         works = self.the_agent_works()
         before = tree_hash(self.sandbox)
@@ -96,8 +69,6 @@ class Story:
         self.console.rule("What is known now")
         self.console.print(self.planarian.ledger(self.sandbox).to_markdown(), markup=False)
         self.console.print(statepoint_tree(self.planarian))
-        for gap in self.not_covered:
-            self.console.print(f"not covered: {gap}", style="yellow", markup=False)
 
     # --- the chapters ---
 
@@ -110,7 +81,7 @@ class Story:
             "planarian snapshot works -d 'committed; the server has counted to 3'",
         )
         works = self.planarian.resolve(self.sandbox, "works")
-        self.not_covered += [f"{gap.subject}: {gap.reason}" for gap in works.coverage.missing]
+        self.demonstration.not_covered += [f"{gap.subject}: {gap.reason}" for gap in works.coverage.missing]
         return works
 
     def the_agent_makes_a_mistake(self, before: str) -> None:
@@ -189,14 +160,6 @@ class Story:
             self.console.print(output.rstrip() or "(no output)", style="dim", markup=False)
         return observed
 
-    def prove(self, claim: str, holds: bool, seen: str) -> None:
-        self.proofs.append(Proof(claim, holds, seen))
-        style, word = ("green", "proven") if holds else ("bold red", "NOT TRUE")
-        short = seen if len(seen) < 80 and "\n" not in seen else ""
-        self.console.print(f"  {word}: {claim}" + (f" ({short})" if short else ""), style=style, markup=False)
-        if not holds:
-            self.console.print(seen, style="red", markup=False)
-
     def prove_counter(self, whose: str, answer: str, added: int) -> None:
         """The server lives, with its memory where the process backend keeps memory, started anew where it doesn't."""
         if not self.keeps_commands:
@@ -204,17 +167,6 @@ class Story:
         expected = added + (_COUNTER_AT_STATEPOINT if self.keeps_memory else 0)
         how = "with its memory" if self.keeps_memory else "started anew, without its memory"
         self.prove(f"{whose} answers {expected}: it lives, {how}", answer.strip() == str(expected), answer.strip())
-
-    def to_dict(self) -> dict[str, object]:
-        record = self.sandbox.record
-        return {
-            "proven": all(proof.holds for proof in self.proofs),
-            "sandbox": record.spec.backend,
-            "files": record.filesystem,
-            "processes": record.process,
-            "proofs": [asdict(proof) for proof in self.proofs],
-            "not_covered": self.not_covered,
-        }
 
 
 def tree_hash(sandbox: Sandbox) -> str:
@@ -239,26 +191,6 @@ def statepoint_tree(planarian: Planarian) -> Tree:
             label = f"{statepoint.id} {statepoint.name or statepoint.description}{here}"
             nodes[statepoint.id] = nodes.get(statepoint.parent_id, root).add(label)
     return root
-
-
-@contextlib.contextmanager
-def _place(keep: bool) -> Iterator[Path]:
-    """A directory for the demo's home and workspace, removed at the end unless it is to be kept."""
-    place = Path(tempfile.mkdtemp(prefix="planarian-demo-"))
-    try:
-        yield place
-    finally:
-        if not keep:
-            shutil.rmtree(place)
-
-
-@contextlib.contextmanager
-def _removing_sandboxes(planarian: Planarian, keep: bool) -> Iterator[None]:
-    try:
-        yield
-    finally:
-        for record in [] if keep else reversed(planarian.registry.sandboxes()):  # forks before what they grew from
-            planarian.remove_sandbox(planarian.sandbox(record.id))
 
 
 def _prepare_mini(place: Path) -> None:

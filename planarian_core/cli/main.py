@@ -17,6 +17,7 @@ from planarian_core.cli import exit_codes
 from planarian_core.cli.apply import apply
 from planarian_core.cli.attach import attach
 from planarian_core.cli.bundles import export, import_
+from planarian_core.cli.demo import demo
 from planarian_core.cli.diff import diff
 from planarian_core.cli.doctor import doctor, recover
 from planarian_core.cli.drill import drill
@@ -42,6 +43,7 @@ app = typer.Typer(
 
 _COMMANDS: dict[str, Callable[..., Any]] = {  # in the order in which they are needed: the help keeps it
     "doctor": doctor,
+    "demo": demo,
     "new": new,
     "list": list_,
     "run": run,
