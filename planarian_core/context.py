@@ -139,13 +139,14 @@ def restore_context(
     not_undone: Sequence[Gap] = (),
     running: tuple[str, ...] = (),
     safety: Statepoint | None = None,
-    remote_undone: Sequence[RemoteEffect] = (),
+    remote: Sequence[RemoteEffect] = (),
 ) -> RestoreContext:
     """RestoreContext: what an agent must know after a ``rollback`` or ``fork`` (``action``).
 
     Args:
         files: how many files the rollback changed back (None: not counted), and a sample of them.
         running: what runs again, in words.
+        remote: the effects that were undone and done again.
         safety: the statepoint of the state that was left; what ran in it and doesn't any more is listed.
     """
     kept = {(p.pid, p.argv) for p in statepoint.process_list}
@@ -159,7 +160,8 @@ def restore_context(
         files_sample=files[1],
         processes_stopped=tuple(process_words(p) for p in stopped if (p.pid, p.argv) not in kept),
         processes_running=running,
-        remote_undone=tuple(e for e in remote_undone if not e.pivot),
+        remote_undone=tuple(e for e in remote if not e.pivot and not e.redo),
+        remote_redone=tuple(e for e in remote if not e.pivot and e.redo),
         not_undone=(*not_undone, *statepoint.coverage.missing),
         outcomes=registry.outcomes(statepoint.id),
     )
@@ -201,6 +203,7 @@ def restore_markdown(context: RestoreContext, limit: int) -> str:
         _section("Processes stopped", context.processes_stopped),
         _section("Processes running now", context.processes_running),
         _section("Remote effects undone", [f"{e.service}: {e.summary}" for e in context.remote_undone]),
+        _section("Remote effects done again", [f"{e.service}: {e.summary}" for e in context.remote_redone]),
     ]
     if context.safety_id:
         blocks.append(f"\nThe state before is kept as {context.safety_id}: a rollback to it undoes this one.")

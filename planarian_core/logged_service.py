@@ -11,7 +11,7 @@ from planarian_core.faults import reach
 from planarian_core.interfaces import ServiceKind, ToolTarget, VersionsItself
 from planarian_core.model import CallClass, Domain, Effect, EffectState, Gap, RemoteEffect, RemotePosition
 
-_VERSION = "version"
+_VERSION, _SANDBOX = "version", "sandbox"
 
 
 class LoggedService:
@@ -38,7 +38,9 @@ class LoggedService:
 
     def capture(self, sandbox_id: str) -> RemotePosition:
         position = str(self.log.position(sandbox_id, self.name))
-        details = {_VERSION: self.kind.commit(sandbox_id)} if isinstance(self.kind, VersionsItself) else {}
+        details = {}
+        if isinstance(self.kind, VersionsItself):
+            details = {_VERSION: self.kind.commit(sandbox_id), _SANDBOX: sandbox_id}
         return RemotePosition(self.name, self.endpoint, position, details=details)
 
     def plan(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
@@ -83,7 +85,9 @@ class LoggedService:
     def _way(self, position: RemotePosition, sandbox_id: str) -> tuple[list[Effect], list[Effect]]:
         if not position.position.isdecimal():
             raise CompensationError(f"{position.position!r} is no position of {self.name}", code="undo-data-missing")
-        return self.log.way(sandbox_id, self.name, int(position.position))
+        of = position.details.get(_SANDBOX, sandbox_id)
+        # A statepoint of the sandbox that this one was forked from lies before all that this one did.
+        return self.log.way(sandbox_id, self.name, int(position.position) if of == sandbox_id else 0)
 
     @contextmanager
     def _connected(self, target: ToolTarget | None = None) -> Iterator[ToolTarget]:

@@ -403,6 +403,7 @@ class RestoreContext:
     processes_stopped: tuple[str, ...] = ()
     processes_running: tuple[str, ...] = ()
     remote_undone: tuple[RemoteEffect, ...] = ()
+    remote_redone: tuple[RemoteEffect, ...] = ()
     not_undone: tuple[Gap, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
 

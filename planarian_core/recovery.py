@@ -123,7 +123,7 @@ class Recovery:
             self.statepoints.check_restorable(record, statepoint, files_only=operation.files_only)
             destination = self.statepoints.by_files(record, statepoint, files_only=operation.files_only)
         except PlanarianError:
-            if operation.phase == "compensated" or operation.safety_id is None or statepoint.remote:
+            if operation.safety_id is None:
                 raise
             self.statepoints.return_to_safety(operation, record)
             return f"the rollback to {statepoint.id} was undone"

@@ -101,7 +101,12 @@ class RemoteState:
                 state="nothing was changed",
                 remedy="agree with --accept-pivots, or choose a later statepoint",
             )
-        return [Gap(Domain.REMOTE, f"{e.service}: {e.summary}", "declared irreversible; it stays") for e in pivots]
+        return [
+            Gap(
+                Domain.REMOTE, f"{e.service}: {e.summary}", f"{e.reason or 'declared irreversible'}; it stays in effect"
+            )
+            for e in pivots
+        ]
 
     def compensate(self, record: SandboxRecord, plan: CompensationPlan, undone: list[RemoteEffect]) -> None:
         """Undo, service by service; ``undone`` grows as it goes, so that a failure leaves what was done known."""

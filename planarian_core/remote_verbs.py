@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from planarian_core.errors import ConfigurationError, LineageError
 from planarian_core.logged_service import LoggedService
-from planarian_core.model import Approval, Effect
+from planarian_core.model import Approval, Effect, EffectState
 from planarian_core.remote_session import Ask, RemoteSession
 from planarian_core.sandbox import Sandbox
 
@@ -48,6 +48,27 @@ def remote_session(
 def effects(self: Planarian, sandbox: Sandbox, service: str = "") -> list[Effect]:
     """The undo log of a sandbox: its remote effects in the order in which they were made, undone ones too."""
     return sorted(self.registry.effects.entries(sandbox.id, service), key=lambda effect: effect.made_at)
+
+
+def settle_effect(self: Planarian, sandbox: Sandbox, service: str, number: int, state: str) -> Effect:
+    """Say what became of an effect that is ``sent``, where the service can't tell.
+
+    Args:
+        state: ``applied`` or ``void``.
+
+    Raises:
+        LineageError: ``effect-unknown``: there is none of that number, or its end is known.
+    """
+    with self.sandboxes.hold(sandbox.id, exclusive=True):
+        for effect in self.registry.effects.unsettled(sandbox.id, service):
+            if effect.number == number:
+                return self.registry.effects.update(effect, EffectState(state))
+    raise LineageError(
+        f"effect {number} of {service} isn't one whose end is unknown",
+        code="effect-unknown",
+        state="nothing was changed",
+        remedy=f"planarian effects --sandbox {sandbox.id}",
+    )
 
 
 def approvals(self: Planarian) -> list[Approval]:

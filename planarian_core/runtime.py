@@ -413,6 +413,7 @@ class Planarian:
 
     remote_session = remote_verbs.remote_session
     effects = remote_verbs.effects
+    settle_effect = remote_verbs.settle_effect
     approvals = remote_verbs.approvals
     approve = remote_verbs.approve
 

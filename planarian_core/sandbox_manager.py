@@ -343,6 +343,8 @@ class SandboxManager:
             remove_copy(Path(origin))
         self.registry.forget_sandbox(record.id, operation)
         self.lock(record.id).remove()
+        for left in (self.home / "locks").glob(f"{record.id}.*.*"):  # of calls of remote services
+            left.unlink(missing_ok=True)
 
     def clear(self, record: SandboxRecord) -> None:
         """End what runs of a sandbox and remove its layer and folder. Idempotent."""

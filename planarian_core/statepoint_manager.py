@@ -9,7 +9,6 @@ restore, registry commit, on a new sandbox. Each step that can't be repeated bli
 from __future__ import annotations
 
 import errno
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -305,7 +304,7 @@ class StatepointManager:
             running=revived.running,
             not_undone=[*gaps, *unsaved, *revived.gaps],
             safety=before,
-            remote_undone=undone,
+            remote=undone,
         )
 
     def _make_ready(
@@ -359,7 +358,7 @@ class StatepointManager:
             arrived, revived = destination.arrive(record)
             reach("rollback.restored")
         except Exception as error:
-            self._turn_back(operation, record, statepoint, error, undone)
+            self._turn_back(operation, record, statepoint, error)
         self.registry.end(operation, record=arrived, head=statepoint.id, taken=destination.taken, left=destination.left)
         reach("rollback.committed")
         return undone, revived
@@ -378,11 +377,10 @@ class StatepointManager:
         record: SandboxRecord,
         statepoint: Statepoint,
         error: Exception,
-        undone: Sequence[RemoteEffect],
     ) -> NoReturn:
         """A rollback failed half-way: return to the safety statepoint, or leave the journal entry to ``recover``."""
         cause = f"the rollback to {statepoint.id} failed: {error}"
-        if operation.safety_id is None or undone:
+        if operation.safety_id is None:
             raise RestoreError(
                 cause,
                 code="rollback-unfinished",
@@ -408,12 +406,13 @@ class StatepointManager:
         ) from error
 
     def return_to_safety(self, operation: Operation, record: SandboxRecord) -> None:
-        """Bring the sandbox back to the operation's safety statepoint and end the operation."""
+        """Bring the sandbox and its services back to the operation's safety statepoint and end the operation."""
         assert operation.safety_id is not None
         safety = self.registry.statepoint(operation.safety_id)
         assert safety.files is not None
         self.plugins.sandbox(record.spec.backend).stop(record.spec, record.live)
         record = replace(record, live=None)
+        self.remote.compensate(record, self.remote.plan(record, safety), [])
         record, _ = self.by_files(record, safety, switched="", files_only=operation.files_only).arrive(record)
         self.registry.end(operation, record=record, head=safety.id)
 

@@ -27,6 +27,7 @@ from planarian_core.cli.log import log
 from planarian_core.cli.primitives import fork, rollback, snapshot
 from planarian_core.cli.promote import promote
 from planarian_core.cli.reclaim import hold, prune
+from planarian_core.cli.remote import approve, effects
 from planarian_core.cli.restore import restore
 from planarian_core.cli.running import run
 from planarian_core.cli.sandboxes import list_, new, policy, rm, stop
@@ -59,6 +60,8 @@ _COMMANDS: dict[str, Callable[..., Any]] = {  # in the order in which they are n
     "apply": apply,
     "outcome": outcome,
     "ledger": ledger,
+    "effects": effects,
+    "approve": approve,
     "drill": drill,
     "hold": hold,
     "prune": prune,

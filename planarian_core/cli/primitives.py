@@ -125,7 +125,9 @@ def _show_preview(preview: RollbackPreview, as_json: bool) -> None:
     lines.append(f"bring back {len(preview.processes)} processes")
     lines += [f"  {process}" for process in preview.processes]
     for effect in preview.remote:
-        verb = "not undo (a pivot: needs --accept-pivots)" if effect.pivot else "undo"
+        verb = "do again" if effect.redo else "undo"
+        if effect.pivot:
+            verb = "not undo (a pivot: needs --accept-pivots)"
         lines.append(f"{verb} {effect.service}: {effect.summary}")
     for line in lines:
         output.say(output.printable(line).replace("\n", " "))

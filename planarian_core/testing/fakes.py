@@ -204,6 +204,7 @@ class _Call:
     before: str | None
     after: str | None
     pivot: bool = False
+    parent: int = 0
     undone: bool = False
 
 
@@ -223,8 +224,11 @@ class FakeService:
 
     def put(self, key: str, value: str | None, *, pivot: bool = False) -> None:
         """What the agent does through its MCP tool: set a row, or delete it with None."""
-        self.calls.append(_Call(len(self.calls) + 1, key, self.rows.get(key), value, pivot))
+        self.calls.append(_Call(len(self.calls) + 1, key, self.rows.get(key), value, pivot, self._position()))
         self._write(key, value)
+
+    def _position(self) -> int:
+        return max((call.number for call in self.calls if not call.undone), default=0)
 
     def _write(self, key: str, value: str | None) -> None:
         if value is None:
@@ -232,41 +236,56 @@ class FakeService:
         else:
             self.rows[key] = value
 
-    def capture(self, sandbox_id: str) -> RemotePosition:
-        return RemotePosition(self.name, self.endpoint, str(len(self.calls)), hook="fake")
-
     def settle(self, sandbox_id: str) -> None:
         return
 
-    def rehearse(self, position: RemotePosition, sandbox_id: str) -> None:
-        return
+    def capture(self, sandbox_id: str) -> RemotePosition:
+        return RemotePosition(self.name, self.endpoint, str(self._position()), hook="fake")
 
-    def forget(self, sandbox_id: str) -> None:
-        return
-
-    def _after(self, position: RemotePosition) -> list[_Call]:
-        return [c for c in reversed(self.calls) if c.number > int(position.position) and not c.undone]
+    def _way(self, position: RemotePosition) -> tuple[list[_Call], list[_Call]]:
+        wanted, step = set(), int(position.position)
+        while step:
+            wanted.add(step)
+            step = self.calls[step - 1].parent
+        undo = [call for call in reversed(self.calls) if not call.undone and call.number not in wanted]
+        return undo, [call for call in self.calls if call.undone and call.number in wanted]
 
     def plan(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
-        return tuple(self._effect(call) for call in self._after(position))
+        undo, redo = self._way(position)
+        return (*(self._effect(call) for call in undo), *(self._effect(call, redo=True) for call in redo))
 
-    def _effect(self, call: _Call) -> RemoteEffect:
-        return RemoteEffect(self.name, str(call.number), f"{call.key}: {call.before} -> {call.after}", call.pivot)
+    def _effect(self, call: _Call, *, redo: bool = False) -> RemoteEffect:
+        summary = f"{call.key}: {call.before} -> {call.after}"
+        return RemoteEffect(self.name, str(call.number), summary, call.pivot, redo)
+
+    def rehearse(self, position: RemotePosition, sandbox_id: str) -> None:
+        undo, _ = self._way(position)
+        rows = dict(self.rows)
+        for call in undo:
+            if not call.pivot:
+                if rows.get(call.key) != call.after:
+                    raise CompensationConflict(f"{call.key} was changed by somebody else")
+                rows[call.key] = call.before or ""
 
     def compensate(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
-        undone = []
-        for call in self._after(position):
-            if call.pivot:
-                continue
+        undo, redo = self._way(position)
+        done = []
+        for call, expected, value, undone in (
+            *((c, c.after, c.before, True) for c in undo if not c.pivot),
+            *((c, c.before, c.after, False) for c in redo),
+        ):
             if call.number == self.fail_at:
                 self.fail_at = None
                 raise CompensationError("the connection was lost", code="service-unreachable")
-            if self.rows.get(call.key) != call.after:
+            if self.rows.get(call.key) != expected:
                 raise CompensationConflict(f"{call.key} was changed by somebody else")
-            self._write(call.key, call.before)
-            self.calls[call.number - 1] = replace(call, undone=True)
-            undone.append(self._effect(call))
-        return tuple(undone)
+            self._write(call.key, value)
+            self.calls[call.number - 1] = replace(call, undone=undone)
+            done.append(self._effect(call, redo=not undone))
+        return tuple(done)
+
+    def forget(self, sandbox_id: str) -> None:
+        return
 
     def fence(self, sandbox_id: str, source_id: str, position: RemotePosition) -> Gap | None:
         return None if self.forkable else Gap(Domain.REMOTE, self.name, "the service can't branch: fenced off here")

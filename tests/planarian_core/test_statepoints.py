@@ -124,7 +124,7 @@ def test_a_rollback_that_fails_half_way_ends_in_the_old_state(
     assert not fake_planarian.registry.operations()
 
 
-def test_a_rollback_that_undid_remote_effects_is_finished_by_recover(
+def test_a_rollback_that_fails_after_undoing_remote_effects_does_them_again(
     fake_planarian: Planarian, sandbox: Sandbox, service: FakeService, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake_planarian.snapshot(sandbox, name="one")
@@ -133,6 +133,23 @@ def test_a_rollback_that_undid_remote_effects_is_finished_by_recover(
     monkeypatch.setenv("PLANARIAN_FAULT", "rollback.compensated=fail")
     with pytest.raises(RestoreError) as caught:
         fake_planarian.rollback(sandbox, "one")
+    assert caught.value.code == "rollback-failed"
+    assert (_read(sandbox, "f"), service.rows) == ("two", {"a": "1"})
+    assert not fake_planarian.registry.operations()
+    monkeypatch.delenv("PLANARIAN_FAULT")
+    fake_planarian.rollback(sandbox, "one")
+    assert (_read(sandbox, "f"), service.rows) == (None, {})
+
+
+def test_without_a_safety_statepoint_recover_finishes_what_was_undone_in_part(
+    fake_planarian: Planarian, sandbox: Sandbox, service: FakeService, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fake_planarian.snapshot(sandbox, name="one")
+    _write(sandbox, "f", "two")
+    service.put("a", "1")
+    monkeypatch.setenv("PLANARIAN_FAULT", "rollback.compensated=fail")
+    with pytest.raises(RestoreError) as caught:
+        fake_planarian.rollback(sandbox, "one", safety=False)
     assert caught.value.code == "rollback-unfinished"
     assert "planarian recover" in caught.value.remedy
     monkeypatch.delenv("PLANARIAN_FAULT")
@@ -152,14 +169,30 @@ def test_a_lost_connection_in_the_middle_of_compensation_loses_and_repeats_nothi
     for number in range(4):
         service.put(f"k{number}", "v")
     service.fail_at = 2
-    with pytest.raises((RestoreError, CompensationError)):
+    with pytest.raises(CompensationError):
         fake_planarian.rollback(sandbox, "one")
-    # Two of four effects are undone; local and remote state are brought together by the second try.
-    fake_planarian.recover()
-    if service.rows:
-        fake_planarian.rollback(sandbox, "one")
+    assert len(service.rows) == 4, "the two that were undone are done again"
+    fake_planarian.rollback(sandbox, "one")
     assert service.rows == {}
     assert all(call.undone for call in service.calls)
+
+
+def test_a_rollback_of_a_rollback_does_remote_effects_again(
+    fake_planarian: Planarian, sandbox: Sandbox, service: FakeService
+) -> None:
+    fake_planarian.snapshot(sandbox, name="one")
+    service.put("a", "1")
+    service.put("a", "2")
+    safety = fake_planarian.rollback(sandbox, "one").safety_id
+    service.put("b", "3")
+    assert safety is not None
+    restored = fake_planarian.rollback(sandbox, safety)
+    assert service.rows == {"a": "2"}
+    assert [(e.position, e.redo) for e in (*restored.remote_undone, *restored.remote_redone)] == [
+        ("3", False),
+        ("1", True),
+        ("2", True),
+    ]
 
 
 def test_a_conflict_is_reported_and_overwrites_nothing(

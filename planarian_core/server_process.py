@@ -1,0 +1,67 @@
+"""Starting a target server (:class:`planarian_core.interfaces.TargetServer`) as a process that never outlives us."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import threading
+from pathlib import Path
+from typing import TextIO
+
+from planarian_core.errors import RemoteError
+from planarian_core.interfaces import TargetServer
+
+_KEPT = 4096
+_SHOWN = 400
+
+
+def guarded_command(server: TargetServer) -> list[str]:
+    """The argument list that starts a stdio server so that it ends with this process, even one that is killed.
+
+    It wants a session of its own (``start_new_session``), as MCP's SDK gives it.
+
+    Raises:
+        RemoteError: ``service-unreachable``: there is no such command.
+    """
+    program, *arguments = server.command
+    path = server.env.get("PATH") or os.environ.get("PATH")
+    found = shutil.which(str(Path(server.cwd or ".", program)) if os.sep in program else program, path=path)
+    if found is None:
+        raise RemoteError(
+            f"the target server's command {program!r} isn't there",
+            code="service-unreachable",
+            state="nothing was changed",
+            remedy=f"install it, or mend command in planarian.toml (looked for in {path})",
+        )
+    # As it was written where it is a path, so that it means the same to the server; else what was found.
+    guard = Path(__file__).with_name("server_guard.py")
+    return [sys.executable, "-I", "-S", str(guard), str(Path(found).absolute()), *arguments]
+
+
+class LastWords:
+    """What a server wrote last on its standard error: bounded, for error messages. ``file`` goes to the server."""
+
+    def __init__(self) -> None:
+        self._kept = b""
+        reading, writing = os.pipe()
+        self.file: TextIO = os.fdopen(writing, "w")
+        self._reading = reading
+        self._ended = threading.Event()
+        threading.Thread(target=self._read, name="planarian-stderr", daemon=True).start()
+
+    def _read(self) -> None:
+        with os.fdopen(self._reading, "rb", buffering=0) as pipe:
+            while data := pipe.read(65536):
+                self._kept = (self._kept + data)[-_KEPT:]
+        self._ended.set()
+
+    def started(self) -> None:
+        """The server has its end of the pipe: let go of ours. Idempotent."""
+        self.file.close()
+
+    def text(self, wait: float = 0.2) -> str:
+        """The last lines, on one line; empty when it said nothing. Waits a moment for a server that is just ending."""
+        self.started()
+        self._ended.wait(wait)
+        return " ".join(self._kept.decode(errors="replace").split())[-_SHOWN:]
