@@ -30,8 +30,16 @@ class EffectLog:
 
     # --- writing ---
 
-    def begin(self, sandbox_id: str, service: str, call: RemoteCall, verdict: Verdict, summary: str) -> Effect:
-        """Enter a call that is about to be sent, as ``SENT``, under the next number."""
+    def begin(
+        self,
+        sandbox_id: str,
+        service: str,
+        call: RemoteCall,
+        verdict: Verdict,
+        summary: str,
+        details: Mapping[str, Any] | None = None,
+    ) -> Effect:
+        """Enter a call that is about to be sent, as ``SENT``, under the next number, with what undoing it takes."""
         with self._database.transaction() as connection:
             row = connection.execute(
                 "SELECT COALESCE(MAX(number), 0), COALESCE(MAX(number) FILTER (WHERE state = 'applied'), 0) "
@@ -40,7 +48,7 @@ class EffectLog:
             ).fetchone()
             effect = Effect(
                 sandbox_id, service, row[0] + 1, row[1], call.tool, call.digest, verdict.call_class, EffectState.SENT,
-                verdict.reason, summary, utc_now(),
+                verdict.reason, summary, utc_now(), details or {},
             )  # fmt: skip
             connection.execute(
                 "INSERT INTO effects (sandbox_id, service, number, parent, state, digest, record) "

@@ -43,6 +43,9 @@ class LoggedService:
             details = {_VERSION: self.kind.commit(sandbox_id), _SANDBOX: sandbox_id}
         return RemotePosition(self.name, self.endpoint, position, details=details)
 
+    def origin(self, sandbox_id: str) -> RemotePosition | None:
+        return None if isinstance(self.kind, VersionsItself) else RemotePosition(self.name, self.endpoint, "0")
+
     def plan(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
         undo, redo = self._way(position, sandbox_id)
         return tuple(shown(effect) for effect in undo) + tuple(shown(effect, redo=True) for effect in redo)
@@ -62,6 +65,8 @@ class LoggedService:
 
         def moved(effect: Effect, state: EffectState) -> None:
             self.log.update(effect, state)
+            if state is effect.state:
+                return
             done.append(shown(effect, redo=state is EffectState.APPLIED))
             reach("compensate.between")
 

@@ -11,9 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any
 
-from planarian_core.errors import PlanarianError, RemoteError
+from planarian_core.errors import PlanarianError, RemoteError, SandboxError
 from planarian_core.faults import reach
-from planarian_core.interfaces import ServiceKind, ToolResult, ToolTarget
+from planarian_core.interfaces import Prepares, ServiceKind, ToolResult, ToolTarget
 from planarian_core.locks import SandboxLock
 from planarian_core.logged_service import LoggedService
 from planarian_core.model import (
@@ -27,6 +27,7 @@ from planarian_core.model import (
     utc_now,
 )
 from planarian_core.plugin_manager import PluginManager
+from planarian_core.policy import CallCounter
 from planarian_core.registry import Registry
 from planarian_core.sandbox_manager import SandboxManager
 
@@ -55,6 +56,7 @@ class RemoteSession:
         self._service = service
         self._approve_all = approve_all
         self._ask = ask
+        self._calls = CallCounter(sandboxes.home)
         self._lock = SandboxLock(sandboxes.home / "locks", f"{record.id}.{service.name}")
 
     @property
@@ -80,7 +82,9 @@ class RemoteSession:
             self._sandboxes.hold(self._record.id, exclusive=False),
             self._lock.acquire(exclusive=True, timeout=self._sandboxes.config.lock_timeout),
         ):
+            self._check_open()
             self._check_fence()
+            self._calls.add(self._record.id)
             self._service.settle(self._record.id, target)
             verdict = self.kind.classify(call)
             if verdict.call_class is CallClass.READ_ONLY:
@@ -99,7 +103,8 @@ class RemoteSession:
         if verdict.call_class is CallClass.PIVOT:
             self._consent(call, verdict, summary)
         log = self._registry.effects
-        effect = log.begin(self._record.id, self._service.name, call, verdict, summary)
+        before = self._prepare(call, verdict, target)
+        effect = log.begin(self._record.id, self._service.name, call, verdict, summary, before)
         reach("call.begun")
         try:
             outcome = self.kind.run(call, effect, target)
@@ -115,7 +120,25 @@ class RemoteSession:
         reach("call.recorded")
         return outcome.result
 
+    def _prepare(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> Mapping[str, Any]:
+        if verdict.call_class is CallClass.COMPENSABLE and isinstance(self.kind, Prepares):
+            return self.kind.prepare(call, target)
+        return {}
+
     # --- what may not be called, or not without consent ---
+
+    def _check_open(self) -> None:
+        """The sandbox is still there, and not half-way through a rollback whose runtime was killed."""
+        record = self._registry.sandbox(self._record.id)
+        if record.closed:
+            raise SandboxError(f"{record.id} was closed", code="sandbox-closed", remedy=f"planarian attach {record.id}")
+        if any(operation.kind == "rollback" for operation in self._registry.operations(record.id)):
+            raise SandboxError(
+                f"{record.id} is in the middle of a rollback that was cut off",
+                code="sandbox-unfinished",
+                state="nothing was called",
+                remedy="planarian recover",
+            )
 
     def _check_fence(self) -> None:
         for gap in self._registry.fences(self._record.id):

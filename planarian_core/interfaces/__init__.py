@@ -35,6 +35,7 @@ from planarian_core.interfaces.processes import (
 from planarian_core.interfaces.remote import (
     CallOutcome,
     Moved,
+    Prepares,
     RemoteService,
     ServiceKind,
     TargetServer,
@@ -80,6 +81,7 @@ __all__ = [
     "OutputSink",
     "PlacesLayers",
     "Prehashing",
+    "Prepares",
     "ProcessBackend",
     "ProcessCapabilities",
     "ProvesStillness",

@@ -25,7 +25,9 @@ ToolResult = Mapping[str, Any]
 """The result of a tool call as MCP has it on the wire: ``content``, ``structuredContent``, ``isError``, ``_meta``."""
 
 Moved = Callable[[Effect, EffectState], None]
-"""Told after each effect that a move changed: the effect as it was, and its state from now on, durable."""
+"""Told after each effect that a move changed: the effect as it was (its ``details`` may be new), and its state from now
+on, durable. Told the state that the effect already has, only its details are recorded: how far the move is with it.
+"""
 
 
 class RemoteService(Protocol):
@@ -46,6 +48,11 @@ class RemoteService(Protocol):
 
     def capture(self, sandbox_id: str) -> RemotePosition:
         """The position now. Called inside the instant; must not block."""
+
+    def origin(self, sandbox_id: str) -> RemotePosition | None:
+        """The position before the sandbox's first call, for statepoints from before the service was configured; None
+        where nobody can go back there.
+        """
 
     def plan(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
         """What going to ``position`` would undo, newest first, and then do again, oldest first; pivots included.
@@ -189,6 +196,19 @@ class ServiceKind(Protocol):
 
     def forget(self, effects: Sequence[Effect], target: ToolTarget) -> None:
         """Drop the undo data of effects that nobody will undo or do again."""
+
+
+@runtime_checkable
+class Prepares(Protocol):
+    """A :class:`ServiceKind` whose undo data is read before the effect, and kept in the home's undo log."""
+
+    def prepare(self, call: RemoteCall, target: ToolTarget) -> Mapping[str, Any]:
+        """What undoing a compensable call takes, as far as it is known before. Stored durably with the effect's
+        ``SENT`` entry as its ``details``, before :meth:`ServiceKind.run` is asked to make the call.
+
+        Raises:
+            RemoteError: ``call-refused``: it could not be undone. Nothing was changed, nothing is entered.
+        """
 
 
 @runtime_checkable
