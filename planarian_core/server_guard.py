@@ -2,7 +2,7 @@
 
 Stand-alone. It lets the command have its standard streams, hands on what it is told to do (SIGTERM), and ends as the
 command ends. When its parent is gone, however that came about, the command may end by itself (its input is closed
-then); after that its whole process group is killed, this process too. It must lead a process group of its own.
+then); after that its whole process group is killed, this process too.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ _GRACE = 2.0
 
 def main() -> None:
     parent = os.getppid()
+    if os.getpgrp() != os.getpid():
+        os.setpgid(0, 0)
     heard = {signal.SIGCHLD, signal.SIGTERM, signal.SIGHUP, signal.SIGINT}
     before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     command = sys.argv[1:]
