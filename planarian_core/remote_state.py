@@ -48,6 +48,12 @@ class RemoteState:
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ConfigurationError(f"two remote services are named {twice[0]!r}", remedy="rename one of them")
+        for name, table in self._configured.items():
+            if name not in names:
+                raise ConfigurationError(
+                    f"[services.{name}]: no plugin offers the kind {table['kind']!r}",
+                    remedy='kind = "sql", "branching" or "declared", or install the plugin that offers it',
+                )
         return found
 
     def settle(self, record: SandboxRecord, services: Sequence[RemoteService]) -> None:
@@ -69,6 +75,14 @@ class RemoteState:
         positions = {position.service: position for position in statepoint.remote if position.service not in fenced}
         services = {service.name: service for service in self.services(record)}
         self.settle(record, list(services.values()))
+        gaps = []
+        for name in sorted(services.keys() - positions.keys()):
+            origin = services[name].origin(record.id)
+            if origin is None:
+                reason = f"came into use after {statepoint.id}: its effects stay"
+                gaps.append(Gap(Domain.REMOTE, name, reason))
+            else:
+                positions[name] = origin
         moves: list[tuple[RemoteService, RemotePosition]] = []
         effects: list[RemoteEffect] = []
         for name, position in positions.items():
@@ -81,9 +95,7 @@ class RemoteState:
                 )
             moves.append((services[name], position))
             effects += services[name].plan(position, record.id)
-        later = sorted(services.keys() - positions.keys())
-        reason = f"came into use after {statepoint.id}: its effects stay"
-        return CompensationPlan(tuple(moves), tuple(effects), tuple(Gap(Domain.REMOTE, name, reason) for name in later))
+        return CompensationPlan(tuple(moves), tuple(effects), tuple(gaps))
 
     def rehearse(self, record: SandboxRecord, plan: CompensationPlan) -> None:
         """See that the services can go there, before anything is touched (guarantee 3); CompensationError if not."""

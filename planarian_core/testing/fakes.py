@@ -242,6 +242,9 @@ class FakeService:
     def capture(self, sandbox_id: str) -> RemotePosition:
         return RemotePosition(self.name, self.endpoint, str(self._position()), hook="fake")
 
+    def origin(self, sandbox_id: str) -> RemotePosition | None:
+        return None
+
     def _way(self, position: RemotePosition) -> tuple[list[_Call], list[_Call]]:
         wanted, step = set(), int(position.position)
         while step:

@@ -7,7 +7,6 @@ from importlib import import_module
 from typing import Any
 
 from planarian_core.effects import EffectLog
-from planarian_core.errors import ConfigurationError
 from planarian_core.hookspecs import hookimpl
 from planarian_core.interfaces import RemoteService, ServiceKind
 from planarian_core.logged_service import LoggedService
@@ -28,19 +27,16 @@ _KINDS = {
 def planarian_services(
     sandbox: SandboxRecord, configured: Mapping[str, Mapping[str, Any]], effects: EffectLog
 ) -> Sequence[RemoteService]:
-    return [LoggedService(_make(name, table, sandbox.id), effects) for name, table in configured.items()]
+    own = {kind.partition("-")[0] for kind in _KINDS}
+    tables = [Table(name, raw) for name, raw in configured.items() if raw["kind"] in own]
+    return [LoggedService(_make(table, sandbox.id), effects) for table in tables]
 
 
-def _make(name: str, raw: Mapping[str, Any], sandbox_id: str) -> ServiceKind:
-    table = Table(name, raw)
+def _make(table: Table, sandbox_id: str) -> ServiceKind:
     kind = table.text("kind")
-    dialect = table.text("dialect", "") if kind in ("sql", "branching") else ""
-    module = _KINDS.get(f"{kind}-{dialect}" if dialect else kind)
-    if module is None:
-        raise ConfigurationError(
-            f"{table.source}: kind {kind!r}{f' with dialect {dialect!r}' if dialect else ''} is unknown",
-            remedy='kind = "sql" with dialect = "postgresql" or "sqlite"; kind = "branching" with dialect = "doltlite" '
-            'or "neon"; kind = "declared"',
-        )
+    dialects = [name.partition("-")[2] for name in _KINDS if name.startswith(f"{kind}-")]
+    if dialects:
+        kind = f"{kind}-{table.choice('dialect', dialects, '')}"
+    module = _KINDS[kind]
     made: ServiceKind = import_module(module).make(table, sandbox_id)
     return made

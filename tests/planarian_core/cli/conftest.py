@@ -18,6 +18,7 @@ from planarian_core import Planarian
 from planarian_core.cli import opening
 from planarian_core.cli.main import app
 from planarian_core.testing.fakes import FakePlugin
+from planarian_core.testing.key_value import KeyValuePlugin
 
 PLANARIAN = Path(sys.executable).with_name("planarian")
 FAKES = 'sandbox = "fake"\nfilesystem = "fake"\nprocess = "fake"\n'
@@ -73,7 +74,7 @@ class Cli:
 
     def open(self) -> Planarian:
         """The same home, opened in this process, to look at or to prepare what a command can't."""
-        return Planarian.open(self.home, plugins=[FakePlugin()], recover=False)
+        return Planarian.open(self.home, plugins=[FakePlugin(), KeyValuePlugin()], recover=False)
 
 
 class Runner(Cli):
@@ -92,7 +93,11 @@ class Runner(Cli):
             patch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(stdin)))
             patch.setattr(sys, "stdout", out)
             patch.setattr(sys, "stderr", err)
-            patch.setattr(opening, "opener", lambda recover: Planarian.open(plugins=[FakePlugin()], recover=recover))
+            patch.setattr(
+                opening,
+                "opener",
+                lambda recover: Planarian.open(plugins=[FakePlugin(), KeyValuePlugin()], recover=recover),
+            )
             try:
                 code = group.main(list(arguments), standalone_mode=False)
             except SystemExit as ended:  # how completion ends
