@@ -108,7 +108,7 @@ class EffectLog:
         )
         return int(self._database.rows(query, sandbox_id, service)[0][0])
 
-    def unsettled(self, sandbox_id: str, service: str) -> Sequence[Effect]:
+    def unsettled(self, sandbox_id: str, service: str = "") -> Sequence[Effect]:
         """The effects of which nobody knows yet how they ended."""
         return self.entries(sandbox_id, service, states=[EffectState.SENT])
 

@@ -55,6 +55,8 @@ class Report:
     unfinished: list[str] = field(default_factory=list)
     warm: dict[str, int] = field(default_factory=dict)
     """Restored copies that stand ready, by statepoint."""
+    services: dict[str, str] = field(default_factory=dict)
+    """The kinds of the configured remote services, by name."""
     problems: list[str] = field(default_factory=list)
 
     def to_dict(self) -> dict[str, Any]:
@@ -139,6 +141,31 @@ def _failed_drills(planarian: Planarian) -> list[str]:
     ]
 
 
+def _remote_problems(planarian: Planarian) -> list[str]:
+    """Services that nobody can offer, effects whose end is unknown, pivots that wait for consent."""
+    from planarian_core.errors import PlanarianError
+
+    problems = []
+    records = [record for record in planarian.registry.sandboxes() if not record.closed]
+    for record in records[:1]:
+        try:
+            planarian.statepoints.remote.offered(record)
+        except PlanarianError as error:
+            problems.append(str(error).replace("\n", "; "))
+    for record in records:
+        for effect in planarian.registry.effects.unsettled(record.id):
+            problems.append(
+                f"how call {effect.number} of {effect.service} ended isn't known yet; the next call, snapshot or "
+                f"rollback asks the service: planarian effects --sandbox {record.id}"
+            )
+    problems += [
+        f"{approval.effect.service}: {approval.effect.summary} waits for consent: planarian approve {approval.id}"
+        for approval in planarian.approvals()
+        if not approval.granted
+    ]
+    return problems
+
+
 def _names(folder: Path) -> set[str]:
     try:
         return set(os.listdir(folder))
@@ -152,7 +179,8 @@ def _examine(report: Report, planarian: Planarian) -> None:
     report.recovered = [recovered_words(done) for done in planarian.recovered]
     report.unfinished = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
     report.warm = dict(warm_copies(planarian))
-    report.problems += _leftovers(planarian) + _failed_drills(planarian)
+    report.services = {name: str(table["kind"]) for name, table in planarian.config.services.items()}
+    report.problems += _leftovers(planarian) + _failed_drills(planarian) + _remote_problems(planarian)
     _examine_host(report, planarian.plugins, planarian.config)
 
 
@@ -210,6 +238,7 @@ def _print(report: Report) -> None:
             "recovered": "\n".join(report.recovered),
             "unfinished": "\n".join(report.unfinished),
             "warm copies": ", ".join(f"{count} of {point}" for point, count in report.warm.items()),
+            "remote services": ", ".join(f"{name} ({kind})" for name, kind in report.services.items()),
             "problems": "\n".join(report.problems) or "none",
         }
     )

@@ -47,6 +47,7 @@ def test_a_pivot_is_allowed_once(cli: Any, store: Path) -> None:
     (waiting,) = cli.json("approve", "--list")
     assert f"planarian approve {waiting['id']}" in caught.value.remedy
     assert "hello" in cli("approve")
+    assert f"planarian approve {waiting['id']}" in cli("doctor")
     assert "once" in cli("approve", waiting["id"])
     _call(cli, store, "send", text="hello")
     assert cli.json("approve") == []
@@ -67,6 +68,7 @@ def test_an_effect_of_unknown_end_is_settled_by_hand(cli: Any, store: Path, monk
         _call(cli, store, "put", key="a", value="1")
     monkeypatch.delenv("PLANARIAN_FAULT")
     assert "sent" in cli("effects")
+    assert "how call 1 of store ended isn't known yet" in cli("doctor")
     assert "--as" in cli.fails(2, "effects", "--settle", "1")
     assert "isn't one whose end is unknown" in cli.fails(
         3, "effects", "--service", "store", "--settle", "2", "--as", "void"
@@ -80,3 +82,4 @@ def test_a_kind_that_nobody_offers_is_named(cli: Any) -> None:
         file.write('[services.x]\nkind = "unheard-of"\n')
     cli("new")
     assert "no plugin offers the kind 'unheard-of'" in cli.fails(1, "snapshot")
+    assert "no plugin offers the kind 'unheard-of'" in cli("doctor")
