@@ -127,23 +127,42 @@ class EffectLog:
         Raises:
             CompensationError: ``undo-data-missing``: the log doesn't hold it.
         """
-        query = "SELECT number, parent, state FROM effects WHERE sandbox_id = ? AND service = ?"
-        rows = {number: (parent, state) for number, parent, state in self._database.rows(query, sandbox_id, service)}
-        wanted: set[int] = set()
-        step = position
-        while step:
-            if step not in rows:
-                raise CompensationError(
-                    f"the undo log holds no effect {step} of {sandbox_id} on {service}",
-                    code="undo-data-missing",
-                    state="nothing was changed",
-                    remedy="choose another statepoint",
-                )
-            wanted.add(step)
-            step = rows[step][0]
+        rows = self._tree(sandbox_id, service)
+        wanted = _chain(rows, position)
+        if position and position not in wanted:
+            raise _missing(f"holds no effect {position} of {sandbox_id} on {service}")
         undo = sorted((n for n, (_, state) in rows.items() if state == "applied" and n not in wanted), reverse=True)
         redo = sorted(n for n in wanted if rows[n][1] != "applied")
-        return self._load(sandbox_id, service, undo), self._load(sandbox_id, service, redo)
+        way = self._load(sandbox_id, service, undo), self._load(sandbox_id, service, redo)
+        for effect in (*way[0], *way[1]):
+            if effect.forgotten:
+                raise _missing(f"dropped the undo data of effect {effect.number} of {sandbox_id} on {service}")
+        return way
+
+    def dispensable(self, sandbox_id: str, service: str, positions: Iterable[int]) -> list[Effect]:
+        """The effects that no way between these positions and the present leads over: nobody will undo them or do
+        them again.
+        """
+        rows = self._tree(sandbox_id, service)
+        chains = [_chain(rows, position) for position in {*positions, self.position(sandbox_id, service)}]
+        needed = set[int]().union(*chains) - chains[0].intersection(*chains)
+        left = [
+            number for number, (_, state) in rows.items() if state in ("applied", "undone") and number not in needed
+        ]
+        return [effect for effect in self._load(sandbox_id, service, sorted(left)) if not effect.forgotten]
+
+    def forgot(self, effects: Sequence[Effect]) -> None:
+        """The undo data of effects is dropped; that they were made stays known."""
+        with self._database.transaction() as connection:
+            connection.executemany(
+                "UPDATE effects SET record = ? WHERE sandbox_id = ? AND service = ? AND number = ?",
+                [(to_json(replace(e, forgotten=True, details={})), e.sandbox_id, e.service, e.number) for e in effects],
+            )
+
+    def _tree(self, sandbox_id: str, service: str) -> dict[int, tuple[int, str]]:
+        """Parent and state of each effect, by number."""
+        query = "SELECT number, parent, state FROM effects WHERE sandbox_id = ? AND service = ?"
+        return {number: (parent, state) for number, parent, state in self._database.rows(query, sandbox_id, service)}
 
     def _load(self, sandbox_id: str, service: str, numbers: Sequence[int]) -> list[Effect]:
         query = (
@@ -153,3 +172,21 @@ class EffectLog:
         found = self._database.records(query, sandbox_id, service, json.dumps(list(numbers)))
         effects = {effect.number: effect for effect in (decode(Effect, record) for record in found)}
         return [effects[number] for number in numbers]
+
+
+def _chain(rows: Mapping[int, tuple[int, str]], position: int) -> set[int]:
+    """The effects that are in force at a position."""
+    chain = set()
+    while position in rows:
+        chain.add(position)
+        position = rows[position][0]
+    return chain
+
+
+def _missing(what: str) -> CompensationError:
+    return CompensationError(
+        f"the undo log {what}",
+        code="undo-data-missing",
+        state="nothing was changed",
+        remedy="choose another statepoint",
+    )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 
 from planarian_core.effects import EffectLog
@@ -120,6 +120,23 @@ class LoggedService:
             self.kind.branch(sandbox_id, source_id, _version(position))
             return None
         return Gap(Domain.REMOTE, self.name, "the service can't branch: this fork may not call it")
+
+    def reclaim(self, sandbox_id: str, kept: Iterable[RemotePosition | None]) -> None:
+        """Drop the undo data that no statepoint needs any more. ``kept``: the positions of those that stay, None for
+        one from before the service was configured.
+
+        Raises:
+            CompensationError: the service can't be reached; nothing was dropped.
+        """
+        if isinstance(self.kind, VersionsItself):
+            return
+        positions = {int(position.position) if position else 0 for position in kept}
+        effects = self.log.dispensable(sandbox_id, self.name, positions)
+        undoable = _without_pivots(effects)
+        if undoable:
+            with self._connected() as target:
+                self.kind.forget(undoable, target)
+            self.log.forgot(undoable)
 
     def forget(self, sandbox_id: str) -> None:
         effects = _without_pivots(self.log.entries(sandbox_id, self.name))

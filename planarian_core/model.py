@@ -177,6 +177,8 @@ class Effect:
     summary: str = ""
     made_at: str = ""
     details: Mapping[str, Any] = field(default_factory=dict)
+    forgotten: bool = False
+    """Its undo data is dropped: no statepoint that is kept needs it."""
 
 
 @dataclass(frozen=True)

@@ -11,7 +11,8 @@ from typing import Any
 
 from planarian_core.errors import CompensationError, ConfigurationError
 from planarian_core.interfaces import RemoteService
-from planarian_core.model import Domain, Gap, RemoteEffect, RemotePosition, SandboxRecord, Statepoint
+from planarian_core.logged_service import LoggedService
+from planarian_core.model import Domain, Gap, RemoteEffect, RemotePosition, SandboxRecord, Statepoint, Status
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Registry
 
@@ -125,6 +126,22 @@ class RemoteState:
         for service, position in plan.moves:
             effects = self._plugins.hook.planarian_compensate(position=position, sandbox=record, service=service)
             undone += effects or ()
+
+    def reclaim(self, record: SandboxRecord) -> list[Gap]:
+        """Drop undo data that no committed statepoint needs; returns the services that could not be reached. The
+        caller excludes others from the sandbox.
+        """
+        committed = [s for s in self._registry.statepoints(record.id) if s.status is Status.COMMITTED]
+        unreachable = []
+        for service in self.services(record):
+            if not isinstance(service, LoggedService):
+                continue
+            positions = [{p.service: p for p in s.remote}.get(service.name) for s in committed]
+            try:
+                service.reclaim(record.id, positions)
+            except CompensationError as error:
+                unreachable.append(Gap(Domain.REMOTE, service.name, error.message))
+        return unreachable
 
     def forget(self, record: SandboxRecord) -> None:
         """A sandbox is removed: the services drop what they keep for it."""

@@ -5,12 +5,13 @@ Methods of :class:`planarian_core.runtime.Planarian`, which takes them up under 
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from planarian_core.errors import LineageError, RestoreError
-from planarian_core.model import Drill, Hold, RestoreContext, Statepoint
+from planarian_core.errors import LineageError, RestoreError, SandboxError
+from planarian_core.model import Drill, Hold, RestoreContext, SandboxRecord, Statepoint
 from planarian_core.sandbox import Sandbox, StatepointRef
 
 if TYPE_CHECKING:
@@ -173,9 +174,24 @@ def prune(
     records = self.registry.sandboxes() if sandboxes is None else [sandbox.record for sandbox in sandboxes]
     timeout = self.config.lock_timeout
     pruned = Reclaimer(self.statepoints).prune(records, policy, dry_run=dry_run, timeout=timeout)
-    if pruned.statepoints and not dry_run:
+    if not dry_run:
         self.warmer.forget(pruned.statepoints)
+        for record in records:
+            _reclaim_undo_data(self, record)
     return pruned
+
+
+def _reclaim_undo_data(self: Planarian, record: SandboxRecord) -> None:
+    """What remote services keep for statepoints that are gone; a busy sandbox's waits for the next pruning."""
+    if not self.registry.effects.entries(record.id):
+        return
+    try:
+        with self.sandboxes.lock(record.id).acquire(exclusive=True, timeout=0):
+            unreachable = self.statepoints.remote.reclaim(record)
+    except SandboxError:
+        return
+    for gap in unreachable:
+        logging.getLogger(__name__).warning("undo data of %s was not dropped: %s", gap.subject, gap.reason)
 
 
 def promote(

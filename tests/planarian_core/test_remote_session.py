@@ -11,8 +11,16 @@ from pathlib import Path
 import pytest
 
 from planarian_core import Planarian, hookimpl
-from planarian_core.errors import CompensationConflict, CompensationError, ConfigurationError, LineageError, RemoteError
+from planarian_core.errors import (
+    CompensationConflict,
+    CompensationError,
+    ConfigurationError,
+    LineageError,
+    RemoteError,
+    RestoreError,
+)
 from planarian_core.model import CallClass, EffectState, RemoteEffect
+from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.fakes import FakePlugin
 from planarian_core.testing.key_value import KeyValuePlugin, KeyValueTarget
@@ -287,3 +295,31 @@ def test_a_removed_sandbox_leaves_no_undo_data(planarian: Planarian, box: Sandbo
     assert _items(store) == {"a": "1"}, "what the agent did stays"
     assert planarian.registry.effects.entries(box.id) == []
     assert list((planarian.home / "locks").iterdir()) == []
+
+
+def test_pruning_drops_undo_data_that_nobody_needs(
+    planarian: Planarian, box: Sandbox, call: Caller, store: Path
+) -> None:
+    def kept() -> list[int]:
+        with sqlite3.connect(store) as connection:
+            return [number for (number,) in connection.execute("SELECT number FROM undo ORDER BY number")]
+
+    first = planarian.snapshot(box)
+    for number in range(1, 4):
+        call("put", key="a", value=str(number))
+    middle = planarian.snapshot(box)
+    call("put", key="a", value="4")
+    planarian.rollback(box, middle, safety=False)
+    call("put", key="a", value="5")
+    last = planarian.snapshot(box)
+    planarian.prune(PrunePolicy(keep_last=5))
+    assert kept() == [1, 2, 3, 5], "no statepoint holds the fourth"
+    planarian.prune(PrunePolicy(keep_last=2))
+    assert kept() == [5], "whoever goes back gets no farther than to the middle one"
+    planarian.rollback(box, middle)
+    assert _items(store) == {"a": "3"}
+    planarian.rollback(box, last)
+    assert _items(store) == {"a": "5"}
+    assert [e.forgotten for e in planarian.effects(box)] == [True, True, True, True, False]
+    with pytest.raises(LineageError, match="pruned"):
+        planarian.rollback(box, first)
