@@ -55,6 +55,7 @@ POINTS: tuple[str, ...] = (
     "call.begun",
     "call.done",
     "call.recorded",
+    "branch.kept",
     "compensate.begun",
     "compensate.between",
     "compensate.done",

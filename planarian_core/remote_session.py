@@ -121,7 +121,8 @@ class RemoteSession:
         return outcome.result
 
     def _prepare(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> Mapping[str, Any]:
-        if verdict.call_class is CallClass.COMPENSABLE and isinstance(self.kind, Prepares):
+        undoable = verdict.call_class in (CallClass.COMPENSABLE, CallClass.BRANCHABLE)
+        if undoable and isinstance(self.kind, Prepares):
             return self.kind.prepare(call, target)
         return {}
 

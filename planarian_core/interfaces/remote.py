@@ -203,11 +203,24 @@ class Prepares(Protocol):
     """A :class:`ServiceKind` whose undo data is read before the effect, and kept in the home's undo log."""
 
     def prepare(self, call: RemoteCall, target: ToolTarget) -> Mapping[str, Any]:
-        """What undoing a compensable call takes, as far as it is known before. Stored durably with the effect's
-        ``SENT`` entry as its ``details``, before :meth:`ServiceKind.run` is asked to make the call.
+        """What undoing or settling a compensable or branchable call takes, as far as it is known before. Stored durably
+        with the effect's ``SENT`` entry as its ``details``, before :meth:`ServiceKind.run` is asked to make the call.
 
         Raises:
             RemoteError: ``call-refused``: it could not be undone. Nothing was changed, nothing is entered.
+        """
+
+
+@runtime_checkable
+class ServesBranches(Protocol):
+    """A :class:`ServiceKind` whose target server is told, when it is started, which branch it serves."""
+
+    def server_for_branch(self) -> TargetServer:
+        """In the place of :attr:`ServiceKind.server`, just before it is started: the sandbox's branch is there from
+        now on.
+
+        Raises:
+            RemoteError: ``service-unreachable``.
         """
 
 

@@ -1,0 +1,1 @@
+"""The service kind ``branching``: services that have versions of their own (``docs/branching.md``)."""
