@@ -1,10 +1,11 @@
-"""``python -m benchmarks primitives|turns [--quick] [--json FILE] [--folder DIRECTORY]``, ``… document FILE…``."""
+"""``python -m benchmarks NAME [--quick] [--json FILE] [--folder DIRECTORY]``, and ``… document FILE…``."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +25,7 @@ def main() -> None:
         options.to.write_text(document.markdown([json.loads(file.read_text()) for file in options.files]))
         return
     with tempfile.TemporaryDirectory(prefix="planarian-bench-", dir=options.folder) as folder:
-        data = (_primitives if options.command == "primitives" else _turns)(Path(folder), options.quick)
+        data = _MEASURED[options.command](Path(folder), options.quick)
     if options.json:
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
@@ -35,6 +36,7 @@ def _parser() -> argparse.ArgumentParser:
     for name, words in (
         ("primitives", "snapshot, rollback, fork and dispatch, for each backend here"),
         ("turns", "an agent's hundred tool calls with a statepoint after each"),
+        ("proxy", "SQL through the state proxy against the bare MCP server; needs PostgreSQL, npm, planarian[mcp,sql]"),
     ):
         command = commands.add_parser(name, help=words)
         command.add_argument("--quick", action="store_true", help="small data and few rounds, to see that it works")
@@ -69,6 +71,22 @@ def _turns(folder: Path, quick: bool) -> dict[str, Any]:
     turns_report.show(CONSOLE, data)
     return data
 
+
+def _proxy(folder: Path, quick: bool) -> dict[str, Any]:
+    from benchmarks import proxy, proxy_report  # what they need is extra
+
+    scope = proxy.QUICK if quick else proxy.FULL
+    about = host.describe(folder)
+    data = proxy_report.to_dict(about, scope, proxy.measure(folder, scope, _say))
+    proxy_report.show(CONSOLE, data)
+    return data
+
+
+_MEASURED: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
+    "primitives": _primitives,
+    "turns": _turns,
+    "proxy": _proxy,
+}
 
 if __name__ == "__main__":
     main()

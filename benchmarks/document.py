@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import turns_report
+from benchmarks import proxy_report, turns_report
 from benchmarks.report import words
 
 Data = Mapping[str, Any]
@@ -28,7 +28,7 @@ def markdown(found: Sequence[Data]) -> str:
     """The whole document; ``found`` are the documents that the benchmarks wrote, in the order in which they appear."""
     parts = [_HEAD]
     for data in found:
-        parts += _primitives(data) if data["benchmark"] == "primitives" else _turns(data)
+        parts += _PARTS[data["benchmark"]](data)
     return "\n".join(parts)
 
 
@@ -74,3 +74,19 @@ def _turns(data: Data) -> list[str]:
 def _table(titles: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     lines = [titles, ["---"] * len(titles), *rows]
     return "".join(f"| {' | '.join(cell.replace('|', '/') for cell in line)} |\n" for line in lines)
+
+
+def _proxy(data: Data) -> list[str]:
+    scope = data["scope"]
+    lines = ["## State proxy\n", _command(data, scope["rounds"] < 50)]
+    lines.append(
+        "SQL through `planarian proxy` against the same without it. The median over the rounds of ours by bare is the "
+        "ratio; a bar is what it was to reach.\n"
+    )
+    for scenario in proxy_report.scenarios(data):
+        lines += [f"### {scenario[:1].upper()}{scenario[1:]}\n", f"{proxy_report.about(scenario)}\n"]
+        lines.append(_table(proxy_report.COLUMNS, proxy_report.rows(data, scenario)))
+    return lines
+
+
+_PARTS: dict[str, Callable[[Data], list[str]]] = {"primitives": _primitives, "turns": _turns, "proxy": _proxy}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import importlib.util
 import json
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.resources import files
 from pathlib import Path
@@ -52,6 +52,25 @@ def require() -> None:
         raise BackendUnavailable(f"the demo needs npm for {TOOLBOX}", remedy="apt-get install nodejs npm")
 
 
+def configuration(service: str, command: Sequence[str], variables: Mapping[str, str]) -> str:
+    """``planarian.toml`` with one service: PostgreSQL through Toolbox with the tools of ``demo_toolbox.yaml``."""
+    table = [f"{name} = {json.dumps(value)}" for name, value in variables.items()]
+    return "\n".join(
+        (
+            f"[services.{service}]",
+            'kind = "sql"',
+            'dialect = "postgresql"',
+            f"command = {json.dumps(list(command))}",
+            'tool = "execute_sql"',
+            'argument = "sql"',
+            'read_tool = "read_sql"',
+            f"[services.{service}.env]",
+            *table,
+            "",
+        )
+    )
+
+
 class Shop:
     """The database. ``witness`` is a connection of the story's own, past the proxy and past Toolbox."""
 
@@ -71,19 +90,7 @@ class Shop:
     @property
     def configuration(self) -> str:
         """``planarian.toml`` of a home whose agents may use the shop."""
-        variables = "\n".join(f"{name} = {json.dumps(value)}" for name, value in self._variables.items())
-        return f"""
-[services.{SERVICE}]
-kind = "sql"
-dialect = "postgresql"
-command = {json.dumps(self._command)}
-tool = "execute_sql"
-argument = "sql"
-read_tool = "read_sql"
-
-[services.{SERVICE}.env]
-{variables}
-"""
+        return configuration(SERVICE, self._command, self._variables)
 
     def report(self) -> list[tuple[str, ...]]:
         """What a report must say now."""
