@@ -11,7 +11,7 @@ from planarian_core.faults import reach
 from planarian_core.interfaces import ServiceKind, ToolTarget, VersionsItself
 from planarian_core.model import CallClass, Domain, Effect, EffectState, Gap, RemoteEffect, RemotePosition
 
-_VERSION, _SANDBOX = "version", "sandbox"
+_VERSION, _SANDBOX, _FORK = "version", "sandbox", "fork"
 
 
 class LoggedService:
@@ -121,6 +121,13 @@ class LoggedService:
             return None
         return Gap(Domain.REMOTE, self.name, "the service can't branch: this fork may not call it")
 
+    def adopt(self, theirs: RemotePosition, point: RemotePosition) -> RemotePosition:
+        """The position of a sandbox that takes over what its fork is at: the fork's version, and of the effects in its
+        own log those before the fork point.
+        """
+        details = {**theirs.details, _SANDBOX: point.details.get(_SANDBOX), _FORK: theirs.details.get(_SANDBOX)}
+        return RemotePosition(self.name, self.endpoint, point.position, details=details)
+
     def reclaim(self, sandbox_id: str, kept: Iterable[RemotePosition | None]) -> None:
         """Drop the undo data that no statepoint needs any more. ``kept``: the positions of those that stay, None for
         one from before the service was configured.
@@ -128,7 +135,9 @@ class LoggedService:
         Raises:
             CompensationError: the service can't be reached; nothing was dropped.
         """
+        kept = list(kept)
         if isinstance(self.kind, VersionsItself):
+            self.kind.keep(sandbox_id, [_version(position) for position in kept if position])
             return
         positions = {int(position.position) if position else 0 for position in kept}
         effects = self.log.dispensable(sandbox_id, self.name, positions)
@@ -147,6 +156,11 @@ class LoggedService:
                 with self._connected() as target:
                     self.kind.forget(effects, target)
         self.log.forget(sandbox_id, self.name)
+
+
+def adopted(position: RemotePosition) -> bool:
+    """Whether a position is one that a sandbox took over from its fork."""
+    return _FORK in position.details
 
 
 def shown(effect: Effect, *, redo: bool = False) -> RemoteEffect:

@@ -2,8 +2,9 @@
 
 The fork is captured as it is now. A new statepoint of the source shares those artefacts, and the source is rolled back
 to it, with a safety statepoint: its old head stays reachable. The new statepoint hangs below the fork point, because
-what it holds grew from there; what the source did since is another line of work. Each step leaves a whole state: a
-runtime that is killed between them leaves at most a statepoint that nobody asked for by name.
+what it holds grew from there; what the source did since is another line of work. A remote service that has versions
+gives the source the fork's; any other stays where it is, because the fork was fenced off. Each step leaves a whole
+state: a runtime that is killed between them leaves at most a statepoint that nobody asked for by name.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from planarian_core.context import one_line
 from planarian_core.errors import LineageError, RestoreError
 from planarian_core.faults import reach
 from planarian_core.live_changes import changed_files
+from planarian_core.logged_service import adopted
 from planarian_core.model import (
     Artefact,
     Branch,
@@ -101,7 +103,8 @@ class Promotion:
         restored = self._statepoints.rollback(
             self._source, promoted, files_only=files_only, accept_pivots=accept_pivots
         )
-        return replace(restored, action="promote", not_undone=(*self._left_behind(captured), *restored.not_undone))
+        left = self._left_behind(captured, promoted)
+        return replace(restored, action="promote", not_undone=(*left, *restored.not_undone))
 
     # --- what the source did ---
 
@@ -151,8 +154,7 @@ class Promotion:
     def _adopt(self, captured: Statepoint) -> Statepoint:
         """A statepoint of the source that holds what was captured of the fork; the source isn't moved yet."""
         source = self._source
-        services = self._statepoints.remote.services(source)
-        remote = self._statepoints.remote.capture(source, services)
+        remote = self._statepoints.remote.adopt(source, captured, self._point)
         standing = self._sandboxes.standing_gaps(source)
         name = self._fork.name or self._fork.id
         statepoint = Statepoint(
@@ -188,10 +190,11 @@ class Promotion:
             return artefact
         return replace(artefact, workspace=artefact.workspace or self._fork.spec.workspace)
 
-    def _left_behind(self, captured: Statepoint) -> list[Gap]:
-        """Remote services in which the fork had a branch of its own: that is not the source's."""
+    def _left_behind(self, captured: Statepoint, promoted: Statepoint) -> list[Gap]:
+        """Remote services in which the fork had a branch of its own that can't be made the source's."""
         reason = f"what {self._fork.id} did there stays in its own branch"
-        return [Gap(Domain.REMOTE, position.service, reason) for position in captured.remote]
+        taken = {position.service for position in promoted.remote if adopted(position)}
+        return [Gap(Domain.REMOTE, p.service, reason) for p in captured.remote if p.service not in taken]
 
 
 def source_of(statepoints: StatepointManager, fork: SandboxRecord) -> str:

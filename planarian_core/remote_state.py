@@ -70,6 +70,21 @@ class RemoteState:
         hook = self._plugins.hook
         return tuple(hook.planarian_capture(sandbox=record, service=service) for service in services)
 
+    def adopt(self, source: SandboxRecord, fork: Statepoint, point: Statepoint) -> tuple[RemotePosition, ...]:
+        """The positions of a sandbox that takes over a fork's state: the fork's version where both have one, else the
+        sandbox's own, now. ``fork`` is the fork's captured state, ``point`` where it was forked from.
+        """
+        theirs = {position.service: position for position in fork.remote}
+        before = {position.service: position for position in point.remote}
+        positions = []
+        for service in self.services(source):
+            name = service.name
+            if isinstance(service, LoggedService) and service.forkable and name in theirs and name in before:
+                positions.append(service.adopt(theirs[name], before[name]))
+            else:
+                positions += self.capture(source, [service])
+        return tuple(positions)
+
     def plan(self, record: SandboxRecord, statepoint: Statepoint) -> CompensationPlan:
         """What going back to a statepoint means; CompensationError when it can't be done. Changes nothing."""
         fenced = self._fenced(record)

@@ -474,7 +474,10 @@ class StatepointManager:
                 record, revived = self._arrive(record, statepoint, copy, files_only=files_only)
                 reach("fork.restored")
             except BaseException:
-                self.sandboxes.destroy(record, operation)
+                try:
+                    self.remote.forget(record)  # a branch that was made for it
+                finally:
+                    self.sandboxes.destroy(record, operation)
                 raise
             self.registry.end(operation, record=record)
             reach("fork.committed")

@@ -199,7 +199,8 @@ def promote(
 ) -> RestoreContext:
     """Make the present state of a fork the head of the sandbox that it came from; the fork stays as it is.
 
-    The source's old head stays reachable. Its remote services stay where they are: the fork was fenced off.
+    The source's old head stays reachable. Its remote services stay where they are, because the fork was fenced off; one
+    that has versions goes to the fork's.
 
     Args:
         force: set aside what the source did since the fork point; a safety statepoint keeps it.

@@ -245,5 +245,12 @@ class VersionsItself(Protocol):
     def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
         """Make the branch of a fork from a version of its source. Idempotent."""
 
+    def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
+        """Give up what keeps other versions than these from being collected: no statepoint of the sandbox holds them.
+
+        Raises:
+            CompensationError: the service can't be reached; nothing is lost.
+        """
+
     def drop(self, sandbox_id: str) -> None:
         """Remove the sandbox's branch. Idempotent."""

@@ -149,6 +149,9 @@ class DoltliteKind:
     def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
         self.versions.branch(sandbox_id, source_id, version)
 
+    def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
+        self.versions.keep(sandbox_id, versions)
+
     def drop(self, sandbox_id: str) -> None:
         self.versions.drop(sandbox_id)
 

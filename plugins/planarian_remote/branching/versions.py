@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from planarian_core.errors import CaptureError, CompensationError, ConfigurationError, PlanarianError, RemoteError
+from planarian_core.errors import CaptureError, CompensationError, PlanarianError, RemoteError
 from planarian_core.faults import reach
 from planarian_remote.branching.engine import Connection, EngineError
 
@@ -96,6 +96,19 @@ class DoltVersions:
             finally:
                 connection.close()
 
+    def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
+        """Drop the refs that lead to none of these versions, or only to such as the branch leads to."""
+        with (
+            self._explained(CompensationError, f"old versions of {sandbox_id} could not be given up"),
+            self._on_branch(sandbox_id) as branch,
+        ):
+            tip = str(branch.value("SELECT dolt_hashof('HEAD')"))
+            needed = [version for version in versions if not _leads_to(branch, tip, version)]
+            tags = _tags(branch, sandbox_id)
+            idle = [tag for tag in tags if not any(_leads_to(branch, tag, version) for version in needed)]
+            for tag in idle[len(idle) == len(tags) :]:  # one stays, as a sign that the sandbox was here
+                branch.execute("SELECT dolt_tag('-d', ?)", tag)
+
     def drop(self, sandbox_id: str) -> None:
         """Remove the sandbox's branch and refs; the commits go with the database's next collection. Idempotent."""
         with self._explained(CompensationError, f"the branch of {sandbox_id} could not be removed"):
@@ -115,13 +128,13 @@ class DoltVersions:
 
         Raises:
             EngineError: the file is missing, or isn't a database.
-            ConfigurationError: it is one of plain SQLite.
+            RemoteError: ``not-doltlite``: it is one of plain SQLite.
         """
         connection = Connection(self.library, self.database, busy_timeout=self.busy_timeout)
         # Asked first: this engine opens SQLite's own files too, and its version functions crash there.
         if connection.value("SELECT doltlite_engine()") != _OF_DOLTLITE:
             connection.close()
-            raise ConfigurationError(
+            raise RemoteError(
                 f"{self.service}: {self.database} is a plain SQLite database, without versions",
                 code="not-doltlite",
                 state="nothing was changed",
@@ -181,7 +194,12 @@ class DoltVersions:
         """The first use by a sandbox: it starts from the base's last commit."""
         found = connection.execute("SELECT hash, dirty FROM dolt_branches WHERE name = ?", self.base).rows
         if not found:
-            raise ConfigurationError(f"{self.service}: the base branch {self.base!r} does not exist")
+            raise RemoteError(
+                f"{self.service}: the base branch {self.base!r} does not exist",
+                code="branch-missing",
+                state="nothing was changed",
+                remedy='set base = "…" for the service',
+            )
         tip, dirty = found[0]
         if dirty:
             raise RemoteError(
@@ -259,8 +277,13 @@ def _make_branch(connection: Connection, sandbox_id: str, version: str) -> None:
 def _keep_tip(branch: Connection, sandbox_id: str, version: str) -> None:
     """Keep the branch's last commit where a reset to ``version`` would leave it without a ref."""
     tip = str(branch.value("SELECT dolt_hashof('HEAD')"))
-    if branch.value("SELECT dolt_merge_base(?, ?)", tip, version) != tip:
+    if not _leads_to(branch, version, tip):
         _keep(branch, sandbox_id, tip)
+
+
+def _leads_to(connection: Connection, ref: str, commit: str) -> bool:
+    """Whether a commit is ``ref`` itself or one that it grew from."""
+    return connection.value("SELECT dolt_merge_base(?, ?)", ref, commit) == commit
 
 
 def _commit_all(branch: Connection, message: str) -> None:
