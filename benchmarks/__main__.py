@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import sys
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from rich.console import Console
 from benchmarks import document, host, primitives, report, turns, turns_report
 from benchmarks.combinations import available
 from benchmarks.pool import pool
+from planarian_core.errors import BackendUnavailable
 from planarian_core.runtime import Planarian
 
 CONSOLE = Console()
@@ -25,7 +27,11 @@ def main() -> None:
         options.to.write_text(document.markdown([json.loads(file.read_text()) for file in options.files]))
         return
     with tempfile.TemporaryDirectory(prefix="planarian-bench-", dir=options.folder) as folder:
-        data = _MEASURED[options.command](Path(folder), options.quick)
+        try:
+            data = _MEASURED[options.command](Path(folder), options.quick)
+        except BackendUnavailable as error:
+            CONSOLE.print(f"{error.message}. Next: {error.remedy}", style="red", markup=False)
+            sys.exit(4)
     if options.json:
         options.json.write_text(json.dumps(data, indent=1) + "\n")
 
@@ -73,6 +79,9 @@ def _turns(folder: Path, quick: bool) -> dict[str, Any]:
 
 
 def _proxy(folder: Path, quick: bool) -> dict[str, Any]:
+    from planarian_mcp.demo_shop import require
+
+    require()
     from benchmarks import proxy, proxy_report  # what they need is extra
 
     scope = proxy.QUICK if quick else proxy.FULL

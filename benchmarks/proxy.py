@@ -86,8 +86,10 @@ def operations(scope: Scope) -> list[Operation]:
     some = scope.rounds
     return [
         Operation("read", lambda n: f"SELECT id, name, amount FROM items WHERE id = {n + 1}", some),  # noqa: S608
+        Operation("read, the same again", lambda n: "SELECT id, name, amount FROM items WHERE id = 7", some),
         Operation("INSERT, one row", lambda n: f"INSERT INTO items VALUES ({ROWS + 1 + n}, 'new', 1)", some),  # noqa: S608
         Operation("UPDATE, one row", lambda n: f"UPDATE items SET amount = amount + 1 WHERE id = {n + 1}", some),  # noqa: S608
+        Operation("UPDATE, the same again", lambda n: "UPDATE items SET amount = amount + 1 WHERE id = 7", some),
         Operation("DELETE, one row", lambda n: f"DELETE FROM items WHERE id = {5000 + n}", some),  # noqa: S608
         Operation(
             "UPDATE, 1,000 rows",
@@ -105,11 +107,11 @@ def operations(scope: Scope) -> list[Operation]:
 
 
 def measure(folder: Path, scope: Scope, say: Say) -> list[Finding]:
-    """All scenarios. Raises BackendUnavailable where PostgreSQL or npm is missing."""
+    """All scenarios. Uses ``folder`` for homes."""
     found: list[Finding] = []
     with PrivateCluster() as cluster:
         cluster.create_role("agent")
-        for run in (_near, _far, _own_time, _in_the_database, _rollback):
+        for run in (_near, _far, _far_by_default, _own_time, _in_the_database, _rollback):
             place = folder / run.__name__.strip("_")
             place.mkdir()
             say(place.name.replace("_", " "))
@@ -128,15 +130,23 @@ def _far(place: Path, cluster: PrivateCluster, scope: Scope) -> list[Finding]:
     return _round_trips(place, cluster, scope, scope.distance)
 
 
-def _round_trips(place: Path, cluster: PrivateCluster, scope: Scope, distance: float) -> list[Finding]:
+def _far_by_default(place: Path, cluster: PrivateCluster, scope: Scope) -> list[Finding]:
+    return _round_trips(place, cluster, scope, scope.distance, one_trip=False)
+
+
+def _round_trips(
+    place: Path, cluster: PrivateCluster, scope: Scope, distance: float, *, one_trip: bool = True
+) -> list[Finding]:
     scenario = f"{distance * 1000:.0f} ms away" if distance else "loopback"
+    scenario += "" if one_trip else ", queryExecMode by default"
     with ExitStack() as stack:
         bare, ours = (Database.make(cluster, scope.bulk) for _ in range(2))
         relays = [stack.enter_context(relay(cluster.port, distance / 2)) for _ in range(2)] if distance else []
         ports = [r.port for r in relays] or [0, 0]
         variables = ours.variables(ports[1])
-        planarian, sandbox = stack.enter_context(home(place / "home", server(place), variables))
-        commands = (server(place), proxy_command(planarian.home, sandbox))
+        served = server(place, one_trip=one_trip)
+        planarian, sandbox = stack.enter_context(home(place / "home", served, variables))
+        commands = (served, proxy_command(planarian.home, sandbox))
 
         async def run() -> list[Finding]:
             async with AsyncExitStack() as sessions:
@@ -269,7 +279,7 @@ def _in_the_database(place: Path, cluster: PrivateCluster, scope: Scope) -> list
                 if number:
                     samples[0].append(target.seconds)
                     samples[1].append(reference.seconds)
-            bar = 2.0 if operation.small and operation.name != "read" else None
+            bar = 2.0 if operation.small and not operation.name.startswith("read") else None
             sent, alone = (Spread(tuple(values)) for values in samples)
             found.append(Finding("in the database", operation.name, sent, alone, ratio_bar=bar))
         target.close()

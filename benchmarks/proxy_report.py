@@ -24,6 +24,10 @@ ABOUT = {
         "The same, with a relay between Toolbox and PostgreSQL that passes on half the distance later each way; the "
         "first row is what it really adds. Trips are counted at the relay: turns in which the client speaks."
     ),
+    "by default": (
+        "The same with Toolbox's own `queryExecMode`: a statement whose text the connection hasn't seen yet takes two "
+        "trips, and what the proxy sends for a change is always new."
+    ),
     "the proxy's own time": (
         "What the proxy's process adds to a call: a round trip less the part of Toolbox, which a clock right before it "
         "measures, less the same for a client that speaks to Toolbox itself. Loopback."

@@ -57,11 +57,11 @@ class Database:
         }
 
 
-def server(folder: Path, clock: Path | None = None) -> list[str]:
-    """Toolbox's command; with a ``clock``, its times are written there."""
+def server(folder: Path, clock: Path | None = None, *, one_trip: bool = True) -> list[str]:
+    """Toolbox's command; with a ``clock``, its times are written there. Not ``one_trip``: as Toolbox is by default."""
     settings = folder / "toolbox.yaml"
-    if not settings.exists():
-        settings.write_text((files("planarian_mcp") / "demo_toolbox.yaml").read_text())
+    text = (files("planarian_mcp") / "demo_toolbox.yaml").read_text()
+    settings.write_text(text if one_trip else text.replace("queryExecMode: exec\n", ""))
     command = toolbox(settings, "--log-level", "ERROR", "--disable-version-check")
     before = [sys.executable, str(Path(__file__).with_name("stdio_clock.py")), str(clock)] if clock else []
     return [*before, *command]
