@@ -1,0 +1,43 @@
+"""Our schema in the target database: put there with the first call that needs it, upgraded, or refused."""
+
+from __future__ import annotations
+
+from functools import cache
+from importlib.resources import files
+
+VERSION = 1
+
+
+@cache
+def script() -> str:
+    """One statement that installs, or upgrades from an older version; error PLN04 where a newer one is there."""
+    folder = files(__package__) / "schema"
+    parts = sorted(part.name for part in folder.iterdir() if part.name.endswith(".sql"))
+    functions = "\n".join((folder / part).read_text(encoding="utf-8") for part in parts)
+    return _INSTALL.replace("@SCRIPT@", functions).replace("@VERSION@", str(VERSION))
+
+
+_INSTALL = """DO $planarian_install$
+DECLARE
+    v_installed integer;
+    r record;
+BEGIN
+    PERFORM pg_catalog.pg_advisory_xact_lock(8030604370494483310);
+    IF pg_catalog.to_regclass('planarian.installed') IS NOT NULL THEN
+        SELECT pg_catalog.max(version) INTO v_installed FROM planarian.installed;
+        IF v_installed > @VERSION@ THEN
+            RAISE EXCEPTION '%', v_installed USING ERRCODE = 'PLN04';
+        END IF;
+        IF v_installed = @VERSION@ THEN
+            RETURN;
+        END IF;
+        FOR r IN SELECT p.oid::pg_catalog.regprocedure AS name FROM pg_catalog.pg_proc p
+            WHERE p.pronamespace = 'planarian'::pg_catalog.regnamespace AND p.proname <> 'capture'
+        LOOP
+            EXECUTE 'DROP FUNCTION ' || r.name || ' CASCADE';
+        END LOOP;
+    END IF;
+    EXECUTE $planarian_script$ @SCRIPT@ $planarian_script$;
+    DELETE FROM planarian.installed;
+    INSERT INTO planarian.installed VALUES (@VERSION@);
+END $planarian_install$"""

@@ -1,0 +1,248 @@
+"""``kind = "sql"``, ``dialect = "postgresql"``."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from planarian_core.errors import CompensationConflict, CompensationError, RemoteError
+from planarian_core.interfaces import CallOutcome, Moved, TargetServer, ToolResult, ToolTarget
+from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict
+from planarian_remote.configuration import Table
+from planarian_remote.postgresql import database as db
+from planarian_remote.postgresql import direct, results
+from planarian_remote.postgresql.database import Database, DatabaseError
+from planarian_remote.postgresql.endpoint import shown_dsn, shown_server
+from planarian_remote.postgresql.statements import What, judge
+
+_UNDONE = Verdict(CallClass.COMPENSABLE, "rows that it changes are kept, and brought back by a rollback")
+_READ = Verdict(CallClass.READ_ONLY, "it only reads")
+_WRITES = "25006"
+_SHOWN = 160
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What ``[services.NAME]`` says; ``max_rows``: how many rows one statement may change."""
+
+    tool: str
+    argument: str
+    read_tool: str
+    dsn: str
+    setup_dsn: str
+    skip_conflicts: bool
+    max_rows: int
+    lock_timeout: float
+    timeout: float
+
+
+class PostgresKind:
+    """A database whose rows are changed through one tool that takes one SQL statement.
+
+    See :class:`planarian_core.interfaces.ServiceKind`; how it works is in ``docs/sql.md``.
+    """
+
+    def __init__(
+        self, name: str, sandbox_id: str, settings: Settings, server: TargetServer | None, tools: Mapping[str, Verdict]
+    ) -> None:
+        self.name = name
+        self.server = server
+        self.endpoint = shown_server(server) if server else shown_dsn(settings.dsn)
+        self._settings = settings
+        self._tools = tools
+        self._owner = f"{sandbox_id}/{name}"
+        self._lock_timeout = f"{int(settings.lock_timeout * 1000)}ms"
+        self._database = Database(settings.tool, settings.argument, self._lock_timeout, settings.setup_dsn)
+
+    def connect(self) -> ToolTarget:
+        if self.server is None:
+            return direct.DirectTarget(self._settings.dsn, timeout=self._settings.timeout)
+        from planarian_remote.mcp_target import open_target
+
+        return open_target(self.server)
+
+    # --- what a call is ---
+
+    def describe(self, tool: str, annotations: Mapping[str, Any]) -> Verdict:
+        if tool == self._settings.tool:
+            return Verdict(CallClass.COMPENSABLE, "statements that read run as they are; rows that others change are "
+                           "kept and brought back by a rollback; what can't be undone exactly is refused")  # fmt: skip
+        if tool == self._settings.read_tool:
+            return Verdict(CallClass.REFUSED, f"{self.name} uses it for what only reads; call {self._settings.tool}")
+        return self._tools.get(tool, Verdict(CallClass.REFUSED, f"the configuration of {self.name} doesn't list it"))
+
+    def classify(self, call: RemoteCall) -> Verdict:
+        if call.tool != self._settings.tool:
+            return self.describe(call.tool, {})
+        statement = judge(call.arguments.get(self._settings.argument))
+        if statement.what is What.REFUSED:
+            return Verdict(CallClass.REFUSED, statement.reason)
+        if statement.what is What.READ:
+            return _READ
+        if statement.what is What.ROWS:
+            return _UNDONE
+        return Verdict(CallClass.REFUSED, "changes of the schema can't be undone yet")
+
+    # --- calls ---
+
+    def read(self, call: RemoteCall, target: ToolTarget) -> ToolResult | Verdict:
+        if call.tool != self._settings.tool:
+            return target.call(call.tool, call.arguments)
+        if self._settings.read_tool:
+            result = target.call(self._settings.read_tool, call.arguments)
+            return _UNDONE if db.sqlstate(result) == _WRITES else result
+        statement = str(call.arguments[self._settings.argument])
+        try:
+            answer, result = self._database.ask(target, "read", statement, more=call.arguments)
+        except DatabaseError as error:
+            return _UNDONE if error.state == _WRITES else error.result
+        return self._shown(answer, result, target, f"planarian.read_again({db.written(statement)})", call)
+
+    def run(self, call: RemoteCall, effect: Effect, target: ToolTarget) -> CallOutcome:
+        if call.tool != self._settings.tool:
+            return CallOutcome(target.call(call.tool, call.arguments), EffectState.APPLIED, effect.summary)
+        statement = str(call.arguments[self._settings.argument])
+        try:
+            answer, result = self._apply(statement, effect, call, target)
+        except DatabaseError as error:
+            if error.state == db.REFUSED:
+                raise RemoteError(
+                    f"{self.name} refused it: {error.message}", code="call-refused", state="nothing was changed"
+                ) from error
+            return CallOutcome(error.result, EffectState.VOID, _line(statement))
+        rows = f"planarian.result({db.written(self._owner)}, {effect.number})"
+        return CallOutcome(
+            self._shown(answer, result, target, rows, call), EffectState(answer["state"]), _line(statement)
+        )
+
+    def _apply(
+        self, statement: str, effect: Effect, call: RemoteCall, target: ToolTarget
+    ) -> tuple[dict[str, Any], ToolResult]:
+        """Make the call; a second and third time where tables need their trigger first."""
+        for _ in range(3):
+            try:
+                answer, result = self._database.ask(
+                    target, "apply", self._owner, effect.number, statement, None, None, None, self._settings.max_rows,
+                    self._lock_timeout, more=call.arguments,
+                )  # fmt: skip
+            except DatabaseError as error:
+                if error.state != db.WATCH:
+                    raise
+                answer = {"watch": json.loads(error.message)}
+            if "watch" not in answer:
+                return answer, result
+            self._database.watch(target, answer["watch"])
+        raise RemoteError(
+            "the tables that it writes to change from call to call, and can't be watched", code="call-refused"
+        )
+
+    def _shown(
+        self, answer: Mapping[str, Any], result: ToolResult, target: ToolTarget, rows: str, call: RemoteCall
+    ) -> ToolResult:
+        """The result as the tool gives it for the bare statement. Where only the server itself knows how values look,
+        it is asked for the rows once more; ``rows`` is their SQL, as JSON.
+        """
+        if not answer.get("rows"):
+            return {**result, "content": []}
+        found = results.rows_of(answer["rows"])
+        types = [int(type_) for type_ in (answer.get("row_type") or "").split(",") if type_]
+        try:
+            return {**result, "content": results.content(results.item(row, types) for row in found)}
+        except (results.NotSimple, ValueError):
+            pass
+        columns, result = self._database.ask(target, "columns", [*types], more=call.arguments)
+        names = [name for name, _ in found[0]]
+        return self._database.run(target, results.rows_again(rows, names, columns["types"]), call.arguments)
+
+    # --- settling, undoing, doing again ---
+
+    def settle(self, effect: Effect, target: ToolTarget) -> CallOutcome:
+        try:
+            answer, result = self._database.ask(target, "settle", self._owner, effect.number, self._lock_timeout)
+        except DatabaseError as error:
+            raise self._failed(f"what became of effect {effect.number} can't be found out", error) from error
+        return CallOutcome(result, EffectState(answer["state"]), effect.summary)
+
+    def rehearse(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget) -> None:
+        self._move(undo, redo, target, rehearse=True)
+
+    def move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, moved: Moved) -> None:
+        self._move(undo, redo, target, rehearse=False)
+        for effect in undo:
+            moved(effect, EffectState.UNDONE)
+        for effect in redo:
+            moved(effect, EffectState.APPLIED)
+
+    def _move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, *, rehearse: bool) -> None:
+        try:
+            self._database.ask(
+                target, "move", self._owner, [e.number for e in undo], [e.number for e in redo],
+                self._settings.skip_conflicts, rehearse, self._lock_timeout,
+            )  # fmt: skip
+        except DatabaseError as error:
+            if error.state == db.CONFLICT:
+                raise _conflict(self.name, error.message) from error
+            raise self._failed("rows can't be brought back", error) from error
+
+    def forget(self, effects: Sequence[Effect], target: ToolTarget) -> None:
+        try:
+            numbers = [e.number for e in effects]
+            self._database.ask(target, "forget", self._owner, numbers, self._lock_timeout)
+        except DatabaseError as error:
+            raise self._failed("undo data can't be dropped", error) from error
+
+    def _failed(self, what: str, error: DatabaseError) -> CompensationError:
+        remedy = "see the database's own log"
+        if error.state in ("55P03", "57014"):
+            remedy = "another session holds a lock: see pg_stat_activity, let it end, then try again"
+        return CompensationError(
+            f"{self.name}: {what}: {error.message}", state="nothing was changed there", remedy=remedy
+        )
+
+
+def _conflict(service: str, message: str) -> CompensationConflict:
+    rows = json.loads(message)
+    listed = "; ".join(
+        f"{row['table']}: {row['left']} was left, "
+        + ("there is no such row now" if row["found"] is None else f"now there is {row['found']}")
+        for row in rows
+    )
+    return CompensationConflict(
+        f"{service}: another writer changed rows since: {listed}",
+        state="nothing was changed there",
+        remedy='bring the rows back to what was left, or set on_conflict = "skip" to leave them to the other writer',
+    )
+
+
+def _line(statement: str) -> str:
+    """A statement on one line, for people."""
+    return " ".join(statement[: 4 * _SHOWN].split())[:_SHOWN]
+
+
+def make(table: Table, sandbox_id: str) -> PostgresKind:
+    """From ``[services.NAME]``."""
+    server = table.server(required=False)
+    dsn = table.text("dsn", "")
+    if (server is None) == (not dsn):
+        raise table.wrong("dsn", "given, unless command or url names a server (and then not)")
+    own = server is None
+    settings = Settings(
+        tool=direct.TOOL if own else table.text("tool"),
+        argument=direct.ARGUMENT if own else table.text("argument", "sql"),
+        read_tool=direct.READ_TOOL if own else table.text("read_tool", ""),
+        dsn=dsn,
+        setup_dsn=table.text("setup_dsn", ""),
+        skip_conflicts=table.choice("on_conflict", ("stop", "skip"), "stop") == "skip",
+        max_rows=int(table.number("max_rows", 200_000)),
+        lock_timeout=table.number("lock_timeout", 10.0),
+        timeout=table.number("timeout", 60.0),
+    )
+    tools = {}
+    for name, entry in table.tables("tools").items():
+        class_ = entry.choice("class", ("read-only", "refused"), "read-only")
+        tools[name] = Verdict(CallClass(class_), entry.text("reason", f"declared {class_}"))
+        entry.close()
+    table.close()
+    return PostgresKind(table.name, sandbox_id, settings, server, tools)

@@ -1,0 +1,102 @@
+"""Words of a SQL statement as PostgreSQL reads them: enough to see what kind of statement it is, and how many.
+
+Nothing is proven by it: the server judges once more. It errs on the side of not recognising.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+_TOKEN = re.compile(
+    r"""
+      (?P<space>[ \t\n\r\f\v]+|--[^\n\r]*)
+    | (?P<comment>/\*)
+    | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
+    | (?P<hidden>[uU]&['"])
+    | (?P<string>(?:[bBxXnN])?'(?:[^']|'')*')
+    | (?P<quoted>"(?:[^"]|"")*")
+    | (?P<dollar>\$(?P<tag>(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?)\$)
+    | (?P<word>[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*)
+    | (?P<number>[0-9.][0-9A-Za-z_.]*)
+    | (?P<mark>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True)
+class Token:
+    """``kind``: word, quoted (an identifier in quotes), string, escaped (E'…'), number, or mark. ``text``: a word in
+    lower case, what the quotes hold, or the mark. ``depth``: how many parentheses are open.
+    """
+
+    kind: str
+    text: str
+    depth: int
+    start: int
+    end: int
+
+
+class NotReadable(ValueError):
+    """The text isn't what a statement may look like; the message says why."""
+
+
+def tokens(statement: str) -> list[Token]:
+    """The tokens of a statement, without space and comments.
+
+    Raises:
+        NotReadable: something doesn't end, or hides characters.
+    """
+    found: list[Token] = []
+    position = depth = 0
+    while position < len(statement):
+        match = _TOKEN.match(statement, position)
+        if match is None:  # pragma: no cover - "mark" takes anything
+            raise NotReadable("a character can't be read")
+        kind, text, end = str(match.lastgroup), match.group(), match.end()
+        if match["dollar"] is not None:
+            kind, (text, end) = "string", _dollar(statement, match["dollar"], end)
+        elif kind == "comment":
+            end = _comment_end(statement, end)
+        elif kind == "hidden":
+            raise NotReadable("write characters as they are: U& escapes hide what a statement says")
+        elif kind == "mark" and text in "'\"":
+            raise NotReadable("a quote doesn't end")
+        if kind == "mark" and text in "([":
+            depth += 1
+        if kind not in ("space", "comment"):
+            found.append(Token(kind, _plain(kind, text), depth, position, end))
+        if kind == "mark" and text in ")]":
+            depth -= 1
+        position = end
+    return found
+
+
+def _plain(kind: str, text: str) -> str:
+    if kind == "word":
+        return text.lower()
+    if kind == "quoted":
+        return text[1:-1].replace('""', '"')
+    return text
+
+
+def _dollar(statement: str, tag: str, start: int) -> tuple[str, int]:
+    end = statement.find(tag, start)
+    if end < 0:
+        raise NotReadable(f"a {tag} quote doesn't end")
+    return statement[start:end], end + len(tag)
+
+
+def _comment_end(statement: str, position: int) -> int:
+    depth = 1
+    for match in re.compile(r"/\*|\*/").finditer(statement, position):
+        depth += 1 if match.group() == "/*" else -1
+        if depth == 0:
+            return match.end()
+    raise NotReadable("a comment doesn't end")
+
+
+def literal(text: str) -> str:
+    """A text as a SQL literal that means the same whatever the session's settings are."""
+    return "E'" + text.replace("\\", "\\\\").replace("'", "''") + "'"

@@ -1,0 +1,217 @@
+-- Making a call: one function call, one transaction, effect and undo data together.
+
+-- What the server itself thinks of a statement, without running it. EXPLAIN is opened as a cursor, which refuses
+-- several statements in one string before any of them runs.
+CREATE FUNCTION planarian.judge(
+    p_statement text, OUT returns_rows boolean, OUT targets oid[], OUT inserts boolean
+) LANGUAGE plpgsql AS $$
+DECLARE
+    v_plan pg_catalog.jsonb;
+    v_root pg_catalog.jsonb;
+    r record;
+BEGIN
+    FOR r IN EXECUTE 'EXPLAIN (VERBOSE, FORMAT JSON) ' || p_statement LOOP
+        v_plan := r."QUERY PLAN"::pg_catalog.jsonb;
+    END LOOP;
+    PERFORM planarian.check_plan(v_plan);
+    v_root := v_plan -> 0 -> 'Plan';
+    returns_rows := pg_catalog.jsonb_array_length(v_plan) = 1
+        AND (v_root ->> 'Node Type' <> 'ModifyTable' OR v_root ? 'Output');
+    SELECT targets_of.targets, targets_of.inserts INTO targets, inserts FROM planarian.targets_of(v_plan);
+END $$;
+
+-- Refuses plans with parts that leave no row image, or that reach our own schema.
+CREATE FUNCTION planarian.check_plan(p_plan jsonb) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_function text;
+BEGIN
+    IF p_plan IS NULL OR EXISTS (SELECT FROM jsonb_array_elements(p_plan) e WHERE NOT e ? 'Plan') THEN
+        PERFORM planarian.refuse('a rule of this table does more than change rows');
+    END IF;
+    IF p_plan @? 'strict $.** ? (@."Schema" starts with "planarian")' THEN
+        PERFORM planarian.refuse('the schema planarian holds undo data and is not for others');
+    END IF;
+    v_function := (regexp_match(p_plan::text, '\m(' || planarian.forbidden_functions() || ')\(', 'i'))[1];
+    IF v_function IS NOT NULL THEN
+        PERFORM planarian.refuse(format('%s leaves effects that are no rows and can''t be undone', v_function));
+    END IF;
+END $$;
+
+-- Functions whose effects no row image shows, or that run a text as a statement: a regular expression of names.
+CREATE FUNCTION planarian.forbidden_functions() RETURNS text IMMUTABLE LANGUAGE sql AS $$
+    SELECT 'setval|pg_notify|set_config|lo_\w+|loread|lowrite|dblink\w*|pg_terminate_backend|pg_cancel_backend|'
+           'pg_(try_)?advisory_\w+|pg_reload_conf|pg_rotate_logfile\w*|pg_logical_\w+|pg_create_\w+|pg_drop_\w+|'
+           'pg_replication_\w+|pg_stat_reset\w*|pg_switch_wal|pg_export_snapshot|pg_import_system_collations|'
+           'query_to_xml\w*|cursor_to_xml\w*|ts_stat|ts_rewrite|crosstab\w*|connectby|xpath_table|pg_file_\w+|'
+           'pg_promote|pg_wal_\w+|brin_\w+|gin_clean_pending_list'
+$$;
+
+CREATE FUNCTION planarian.targets_of(p_plan jsonb, OUT targets oid[], OUT inserts boolean) LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    SELECT coalesce(array_agg(DISTINCT c.oid), '{}'), coalesce(bool_or(m ->> 'Operation' IN ('Insert', 'Merge')), false)
+    INTO targets, inserts
+    FROM jsonb_path_query(p_plan, 'strict $.** ? (@."Node Type" == "ModifyTable")') m
+    CROSS JOIN LATERAL (
+        SELECT m ->> 'Schema' AS schema, m ->> 'Relation Name' AS name
+        UNION SELECT t ->> 'Schema', t ->> 'Relation Name' FROM jsonb_array_elements(m -> 'Target Tables') t
+    ) t
+    JOIN pg_namespace n ON n.nspname = t.schema JOIN pg_class c ON c.relnamespace = n.oid AND c.relname = t.name;
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (targets) AND c.relkind = 'f') THEN
+        PERFORM planarian.refuse('a foreign table is in another database, where the change can''t be undone');
+    END IF;
+    IF EXISTS (SELECT FROM pg_class c WHERE c.oid = ANY (targets) AND c.relpersistence = 't') THEN
+        PERFORM planarian.refuse('a temporary table belongs to a connection that others use too; use a table');
+    END IF;
+END $$;
+
+-- Which tables within reach of a statement need a trigger first.
+CREATE FUNCTION planarian.unwatched(p_targets oid[]) RETURNS oid[] STABLE LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT array_agg(c.oid) FROM pg_class c
+    WHERE c.oid = ANY (planarian.reach(p_targets)) AND c.relkind = 'r' AND NOT planarian.is_watched(c.oid)
+$$;
+
+-- Makes a call. Its answer is planarian.answer's, or {"watch": tables} where nothing was done yet: they need
+-- planarian.watch first.
+--   p_target    the table, where the caller knows that the statement is a plain one on it; else NULL
+--   p_returns   whether it has RETURNING; only looked at with p_target
+CREATE FUNCTION planarian.apply(
+    p_version integer, p_owner text, p_number bigint, p_statement text, p_target text, p_returns boolean,
+    p_inserts boolean, p_max_rows bigint, p_lock_timeout text
+) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_begun record;
+    v_judged record;
+    v_unwatched pg_catalog.oid[];
+    v_counters pg_catalog.jsonb;
+    v_sequences pg_catalog.jsonb;
+    v_rows pg_catalog.json[] := '{}';
+    v_row_type text;
+    v_count pg_catalog.int8 := 0;
+    r record;
+BEGIN
+    SELECT * INTO v_begun FROM planarian.begin_effect(p_version, p_owner, p_number, p_lock_timeout);
+    IF v_begun.id IS NULL THEN
+        RETURN v_begun.answer;
+    END IF;
+    SELECT * INTO v_judged FROM planarian.judge(p_statement);
+    v_unwatched := planarian.unwatched(v_judged.targets);
+    IF v_unwatched IS NOT NULL THEN
+        RETURN pg_catalog.json_build_object('watch', v_unwatched)::pg_catalog.text;
+    END IF;
+    IF v_judged.inserts THEN
+        v_sequences := planarian.sequence_values(planarian.sequences_of(v_judged.targets));
+    END IF;
+    v_counters := planarian.counters();
+    PERFORM pg_catalog.set_config('planarian.effect', v_begun.id::pg_catalog.text, true);
+    IF v_judged.returns_rows THEN
+        FOR r IN EXECUTE p_statement LOOP
+            IF v_count = 0 THEN
+                v_row_type := planarian.row_type(r);
+            END IF;
+            v_count := v_count + 1;
+            v_rows := pg_catalog.array_append(v_rows, pg_catalog.row_to_json(r));
+        END LOOP;
+    ELSE
+        EXECUTE p_statement;
+        GET DIAGNOSTICS v_count = ROW_COUNT;
+    END IF;
+    SET CONSTRAINTS ALL IMMEDIATE;
+    PERFORM pg_catalog.set_config('planarian.effect', '', true);
+    RETURN planarian.finish_effect(
+        v_begun.id, p_owner, p_number, p_statement, v_count,
+        CASE WHEN v_judged.returns_rows THEN pg_catalog.array_to_json(v_rows) END, v_row_type, v_counters, v_sequences,
+        p_max_rows
+    );
+END $$;
+
+-- The end of a call: nothing may have escaped capture, and a trial must undo it; then it is entered.
+CREATE FUNCTION planarian.finish_effect(
+    p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
+    p_counters jsonb, p_sequences jsonb, p_max_rows bigint
+) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_effect planarian.effect;
+    v_images bigint;
+BEGIN
+    PERFORM planarian.check_captured(p_id, p_counters);
+    SELECT count(*) INTO v_images FROM planarian.image WHERE effect = p_id;
+    IF v_images > p_max_rows THEN
+        PERFORM planarian.refuse(format(
+            'it changes %s rows, and at most %s can be kept for an undo: change fewer rows at a time',
+            v_images, p_max_rows
+        ));
+    END IF;
+    IF v_images > 0 THEN
+        PERFORM planarian.try_undo(p_id);
+    END IF;
+    INSERT INTO planarian.effect (id, owner, number, state, statement, row_count, rows, row_type, shapes, sequences)
+    VALUES (
+        p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type,
+        (SELECT coalesce(jsonb_object_agg(i.relation, planarian.shape(i.relation)), '{}')
+         FROM (SELECT DISTINCT relation FROM planarian.image WHERE effect = p_id) i),
+        planarian.sequence_moves(p_sequences)
+    )
+    RETURNING * INTO v_effect;
+    RETURN planarian.answer(v_effect);
+END $$;
+
+-- Undoes an effect and takes that back. What can't be undone now is refused now.
+CREATE FUNCTION planarian.try_undo(p_id bigint) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM planarian.transform(ARRAY[p_id], '{}');
+    RAISE EXCEPTION 'undone' USING ERRCODE = 'PLN00';
+EXCEPTION
+    WHEN SQLSTATE 'PLN00' THEN
+        NULL;
+    WHEN lock_not_available OR query_canceled OR deadlock_detected OR SQLSTATE 'PLN01' THEN
+        RAISE;
+    WHEN OTHERS THEN
+        PERFORM planarian.refuse(format('a trial showed that it could not be undone: %s', SQLERRM));
+END $$;
+
+-- Reading: in a transaction that can't write. The whole call is one.
+CREATE FUNCTION planarian.read(p_version integer, p_statement text) RETURNS text LANGUAGE plpgsql AS $$
+DECLARE
+    v_rows pg_catalog.json[] := '{}';
+    v_row_type text;
+    v_judged record;
+    r record;
+BEGIN
+    IF p_version <> planarian.version() THEN
+        RAISE EXCEPTION '%', planarian.version() USING ERRCODE = 'PLN04';
+    END IF;
+    SET TRANSACTION READ ONLY;
+    FOR r IN EXECUTE p_statement LOOP
+        IF v_row_type IS NULL THEN
+            v_row_type := coalesce(planarian.row_type(r), '');
+        END IF;
+        v_rows := pg_catalog.array_append(v_rows, pg_catalog.row_to_json(r));
+    END LOOP;
+    RETURN pg_catalog.json_build_object(
+        'state', 'read', 'rows', pg_catalog.array_to_json(v_rows)::pg_catalog.text, 'row_type', v_row_type
+    )::pg_catalog.text;
+END $$;
+
+-- The same rows again, for a caller that knows their types by now and lets the server send them as it sends any.
+CREATE FUNCTION planarian.result(p_owner text, p_number bigint) RETURNS json STABLE LANGUAGE sql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT rows FROM planarian.effect WHERE owner = p_owner AND number = p_number
+$$;
+
+-- The same for rows that were read: reads once more, for types that are known by now.
+CREATE FUNCTION planarian.read_again(p_statement text) RETURNS json LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (planarian.read(planarian.version(), p_statement)::pg_catalog.json ->> 'rows')::pg_catalog.json;
+END $$;
+
+-- The names of types, as a list of column definitions takes them.
+CREATE FUNCTION planarian.columns(p_version integer, p_types oid[]) RETURNS text STABLE LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT json_build_object('types', json_agg(format('%I.%I', n.nspname, t.typname) ORDER BY a.place))::text
+    FROM unnest(p_types) WITH ORDINALITY a (oid, place)
+    JOIN pg_type t ON t.oid = a.oid JOIN pg_namespace n ON n.oid = t.typnamespace
+$$;
