@@ -56,6 +56,8 @@ POINTS: tuple[str, ...] = (
     "call.done",
     "call.recorded",
     "branch.kept",
+    "declared.called",
+    "declared.step",
     "compensate.begun",
     "compensate.between",
     "compensate.done",
