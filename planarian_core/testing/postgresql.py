@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import re
 import secrets
 import shutil
 import signal
@@ -136,11 +137,6 @@ class PrivateCluster:
         """The end of the server's log."""
         return "\n".join(self._log.read_text(errors="replace").splitlines()[-lines:]) if self._log.exists() else ""
 
-    @property
-    def version(self) -> int:
-        """The major version."""
-        return int((self._data / "PG_VERSION").read_text())
-
     # --- what is in it ---
 
     def dsn(
@@ -251,6 +247,18 @@ class PrivateCluster:
         if self._account is None:
             return {}
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+
+def server_version() -> int:
+    """The major version of the server that :class:`PrivateCluster` starts.
+
+    Raises:
+        ClusterError: there is none.
+    """
+    done = subprocess.run(
+        [_binaries() / "postgres", "--version"], capture_output=True, text=True, check=True, timeout=60
+    )
+    return int(re.search(r"\d+", done.stdout)[0])  # type: ignore[index]  # it always says one
 
 
 def why_no_postgresql() -> str:

@@ -8,6 +8,7 @@ or its file differs.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -94,6 +95,8 @@ class DatabaseContents:
         self._catalogs = [row[0] for row in self._all(CATALOGS)]
         self._versions = self._version_query(self._catalogs)
         self._catalog_state: object = None
+        self._position = ""
+        self._last: Dump | None = None
         self._schema: tuple[str, ...] = ()
         self._types = ""
         self._tables: list[tuple[int, str, int, str]] = []
@@ -103,13 +106,17 @@ class DatabaseContents:
 
     def dump(self) -> Dump:
         """What the database holds now, in one snapshot of it."""
+        [(position,)] = self._all("SELECT pg_current_wal_insert_lsn()::text")
+        if self._last is not None and position == self._position:
+            return self._last  # nothing was committed on the whole server
         with self._connection.transaction():
             self._look_at_schema()
             versions = {name: (count, digest) for name, count, digest in self._all(self._table_query)}
             tables = {name: self._rows_of(oid, name, (file, columns, *versions[name]))
                       for oid, name, file, columns in self._tables}  # fmt: skip
             sequences = dict(self._all(self._sequence_query))
-        return Dump(self._schema, tables, sequences)
+        self._position, self._last = position, Dump(self._schema, tables, sequences)
+        return self._last
 
     def _look_at_schema(self) -> None:
         state = self._all(self._versions)
@@ -117,7 +124,7 @@ class DatabaseContents:
             return
         lines = self._all(f"{SCHEMA}\nUNION ALL\n{OTHERS}")
         self._schema = tuple(sorted(f"{kind} {text}" for kind, _, text in lines))
-        self._types = "\n".join(line for line in self._schema if line.startswith("type "))
+        self._types = _types_of(self._schema)
         self._tables = [(oid, name, file, columns) for oid, name, file, columns in self._all(TABLES)]
         large = "pg_catalog.pg_largeobject"
         self._tables.append((2613, large, 0, ""))
@@ -160,6 +167,13 @@ class DatabaseContents:
     def _all(self, statement: str) -> list[tuple[Any, ...]]:
         statement = statement.replace(":hidden", self._hidden)
         return self._connection.execute(statement.encode()).fetchall()
+
+
+def _types_of(schema: Sequence[str]) -> str:
+    """What decides how values are written, beside a table's own columns: enumerations, domains, ranges, composites."""
+    composites = tuple(f"column {line.split(' ')[2]} #" for line in schema if line.startswith("relation c "))
+    kinds = re.compile(r"type \S+ [edrm] ")
+    return "\n".join(line for line in schema if kinds.match(line) or (composites and line.startswith(composites)))
 
 
 def _literal(text: str) -> str:
