@@ -6,6 +6,7 @@ import os
 import shutil
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
 
@@ -40,10 +41,14 @@ def guarded_command(server: TargetServer) -> list[str]:
 
 
 class LastWords:
-    """What a server wrote last on its standard error: bounded, for error messages. ``file`` goes to the server."""
+    """What a server wrote last on its standard error: bounded, for error messages. ``file`` goes to the server.
 
-    def __init__(self) -> None:
+    With ``echo`` all of it is passed on to our own standard error.
+    """
+
+    def __init__(self, *, echo: bool = False) -> None:
         self._kept = b""
+        self._echo = echo
         reading, writing = os.pipe()
         self.file: TextIO = os.fdopen(writing, "w")
         self._reading = reading
@@ -54,6 +59,9 @@ class LastWords:
         with os.fdopen(self._reading, "rb", buffering=0) as pipe:
             while data := pipe.read(65536):
                 self._kept = (self._kept + data)[-_KEPT:]
+                if self._echo:
+                    with suppress(OSError):
+                        os.write(2, data)
         self._ended.set()
 
     def started(self) -> None:
@@ -65,3 +73,18 @@ class LastWords:
         self.started()
         self._ended.wait(wait)
         return " ".join(self._kept.decode(errors="replace").split())[-_SHOWN:]
+
+
+_NOT_RUN = (-32700, -32600, -32601, -32602)
+"""JSON-RPC's errors of requests that weren't carried out: malformed, unknown method, tool or arguments."""
+
+
+def answered_with_error(name: str, code: int, message: str, state: str) -> RemoteError:
+    """The error for a JSON-RPC error that a server gave as its answer to a call.
+
+    ``service-error`` where that says that the call wasn't carried out, else ``service-failed``, and ``state`` holds.
+    """
+    text = f"{name} answered with error {code}: {message}"
+    if code in _NOT_RUN:
+        return RemoteError(text, code="service-error", state="nothing was changed")
+    return RemoteError(text, code="service-failed", state=state, remedy="see the server's own log")

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 @hookimpl
 def planarian_commands() -> Mapping[str, Callable[..., Any] | CommandGroup]:
-    return {}
+    from planarian_mcp.command import proxy
+
+    return {"proxy": proxy}
 
 
 @hookimpl

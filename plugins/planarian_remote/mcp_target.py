@@ -22,15 +22,13 @@ from typing import TYPE_CHECKING, Any
 
 from planarian_core.errors import ConfigurationError, PlanarianError, RemoteError
 from planarian_core.interfaces import TargetServer, ToolResult, ToolTarget
-from planarian_core.server_process import LastWords, guarded_command
+from planarian_core.server_process import LastWords, answered_with_error, guarded_command
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from mcp import ClientSession
 
-_NOT_RUN = (-32700, -32600, -32601, -32602)
-"""JSON-RPC's errors of requests that weren't carried out: malformed, unknown method, tool or arguments."""
 _TIMED_OUT = (408, -32001)
 _CLOSED = (-32000, "Connection closed")
 """The SDK's own, of 1.x and 2.x."""
@@ -119,27 +117,20 @@ class _McpTarget:
         except _mcp_error() as error:
             raise self._answered(error.error.code, error.error.message, state) from error
         except ValueError as error:  # pydantic's
-            raise self._failed(f"sent what is no result: {error}"[:_SHOWN], state) from error
+            text = f"{self._name} sent what is no result: {error}"[:_SHOWN]
+            raise RemoteError(text, code="service-failed", state=state, remedy="see the server's own log") from error
         except Exception as error:  # whatever a transport raises, and groups of it
             self._lost = f"the connection was lost ({_innermost(error)})"
             raise self._gone(self._lost, state) from error
 
     def _answered(self, code: int, message: str, state: str) -> RemoteError:
         """The error for an error that the server, or the SDK for it, gave as the answer."""
-        if code in _NOT_RUN:
-            text = f"{self._name} answered with error {code}: {message}"
-            return RemoteError(text, code="service-error", state="nothing was changed")
         if code in _TIMED_OUT:
             return self._gone(f"no answer within {self._server.timeout:g} s", state)
         if (code, message) == _CLOSED:
             self._lost = "the connection was lost"
             return self._gone(self._lost, state)
-        return self._failed(f"answered with error {code}: {message}", state)
-
-    def _failed(self, what: str, state: str) -> RemoteError:
-        return RemoteError(
-            f"{self._name} {what}", code="service-failed", state=state, remedy="see the server's own log"
-        )
+        return answered_with_error(self._name, code, message, state)
 
     def _gone(self, why: str, state: str) -> RemoteError:
         said = self._words.text() if self._server.command else ""
