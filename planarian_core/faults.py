@@ -61,6 +61,8 @@ POINTS: tuple[str, ...] = (
     "compensate.begun",
     "compensate.between",
     "compensate.done",
+    "sqlite.written",
+    "sqlite.committed",
     "pool.made",
     "pool.named",
     "pool.extended",
