@@ -7,6 +7,7 @@ environment variable ``PLANARIAN_REQUIRE`` (a comma list) names that feature.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 import shutil
 import subprocess
@@ -52,6 +53,8 @@ def _missing(feature: str) -> str:
         return why_no_postgresql()
     if feature == "npm":
         return _why_no_npm()
+    if feature == "doltlite":
+        return "" if importlib.util.find_spec("doltlite") else "the package doltlite isn't installed"
     return "" if shutil.which(feature) else f"{feature} isn't installed"
 
 

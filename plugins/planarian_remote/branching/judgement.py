@@ -30,7 +30,10 @@ _READING_PRAGMAS = {
     "function_list", "index_info", "index_list", "index_xinfo", "integrity_check", "module_list", "pragma_list",
     "quick_check", "table_info", "table_list", "table_xinfo",
 }  # fmt: skip
-_STATED_PRAGMAS = {"application_id", "encoding", "foreign_keys", "journal_mode", "schema_version", "user_version"}
+_STATED_PRAGMAS = {
+    "application_id", "encoding", "foreign_keys", "journal_mode", "page_count", "page_size", "schema_version",
+    "user_version",
+}  # fmt: skip
 """These tell a value, or take one."""
 _KEPT_PRAGMAS = {"application_id", "user_version"}
 """Values that are part of a version."""
@@ -126,6 +129,8 @@ class Judge:
             return "a transaction can't span calls"
         if action in (_ATTACH, _DETACH):
             return "other databases are not part of the versions"
+        if first == "sqlite_temp_master" and action not in _TEMPORARY:
+            return ""  # renaming a table looks into it too
         if action in _TEMPORARY or schema == "temp":
             return "temporary tables are not part of the versions"
         if action == _CREATE_VTABLE and second not in _MODULES:
@@ -147,7 +152,6 @@ class Judge:
 
     def _pragma(self, name: str, value: str) -> str:
         if name in _READING_PRAGMAS or (name in _STATED_PRAGMAS and not value):
-            self._writes = self._writes or False
             return ""
         if name in _KEPT_PRAGMAS:
             self._writes = True
