@@ -37,6 +37,7 @@ BEGIN
             EXECUTE 'DROP FUNCTION ' || r.name || ' CASCADE';
         END LOOP;
     END IF;
+    PERFORM pg_catalog.set_config('check_function_bodies', 'off', true);  -- functions call each other
     EXECUTE $planarian_script$ @SCRIPT@ $planarian_script$;
     DELETE FROM planarian.installed;
     INSERT INTO planarian.installed VALUES (@VERSION@);

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from planarian_core.errors import CompensationConflict, CompensationError, RemoteError
@@ -15,6 +15,7 @@ from planarian_remote.postgresql import database as db
 from planarian_remote.postgresql import direct, results
 from planarian_remote.postgresql.database import Database, DatabaseError
 from planarian_remote.postgresql.endpoint import shown_dsn, shown_server
+from planarian_remote.postgresql.plain import plain_change
 from planarian_remote.postgresql.statements import What, judge
 
 _UNDONE = Verdict(CallClass.COMPENSABLE, "rows that it changes are kept, and brought back by a rollback")
@@ -120,14 +121,18 @@ class PostgresKind:
     def _apply(
         self, statement: str, effect: Effect, call: RemoteCall, target: ToolTarget
     ) -> tuple[dict[str, Any], ToolResult]:
-        """Make the call; a second and third time where tables need their trigger first."""
-        for _ in range(3):
+        """Make the call; again where tables need their trigger first, or where it must be looked at more closely."""
+        plain = plain_change(judge(statement))
+        for _ in range(4):
             try:
                 answer, result = self._database.ask(
-                    target, "apply", self._owner, effect.number, statement, None, None, None, self._settings.max_rows,
-                    self._lock_timeout, more=call.arguments,
+                    target, "apply", self._owner, effect.number, statement, plain.target, plain.returns, plain.inserts,
+                    plain.columns, self._settings.max_rows, self._lock_timeout, more=call.arguments,
                 )  # fmt: skip
             except DatabaseError as error:
+                if error.state == db.RECOUNT and plain.target is not None:
+                    plain = replace(plain, target=None)
+                    continue
                 if error.state != db.WATCH:
                     raise
                 answer = {"watch": json.loads(error.message)}

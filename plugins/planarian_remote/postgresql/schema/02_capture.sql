@@ -85,7 +85,9 @@ BEGIN
         WHERE c.oid = ANY (p_relations) AND c.relkind = 'r' AND c.relpersistence <> 't' AND NOT planarian.is_watched(c.oid)
         ORDER BY c.oid
     LOOP
-        EXECUTE format('DROP TRIGGER IF EXISTS planarian_capture ON %s', r.name);
+        IF EXISTS (SELECT FROM pg_trigger t WHERE t.tgrelid = r.oid AND t.tgname = 'planarian_capture') THEN
+            EXECUTE format('DROP TRIGGER planarian_capture ON %s', r.name);
+        END IF;
         EXECUTE format(
             'CREATE TRIGGER planarian_capture AFTER INSERT OR UPDATE OR DELETE ON %s FOR EACH ROW '
             'WHEN (pg_catalog.current_setting(''planarian.effect'', true) OPERATOR(pg_catalog.<>) '''') '
@@ -93,7 +95,10 @@ BEGIN
             r.name, CASE WHEN planarian.needs_pinning(r.oid) THEN 'pinned' ELSE '' END
         );
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER planarian_capture', r.name);
+        INSERT INTO planarian.watched (relation, sequences) VALUES (r.oid, planarian.sequences_of(ARRAY[r.oid]))
+        ON CONFLICT (relation) DO UPDATE SET sequences = excluded.sequences;
     END LOOP;
+    PERFORM pg_stat_force_next_flush();
 END $$;
 
 -- The tables that a write to some tables may reach: partitions and children, and those that refer to them with an

@@ -15,9 +15,10 @@ CREATE FUNCTION planarian.lock() RETURNS void LANGUAGE sql AS $$
 $$;
 
 -- The beginning of a call: alone in its transaction, and not made before. id is NULL where it was (answer says what
--- it gave).
+-- it gave). known: p_target is an ordinary table whose rows are captured; sequences: what an insert to it moves.
 CREATE FUNCTION planarian.begin_effect(
-    p_version integer, p_owner text, p_number bigint, p_lock_timeout text, OUT id bigint, OUT answer text
+    p_version integer, p_owner text, p_number bigint, p_lock_timeout text, p_target oid, p_inserts boolean,
+    OUT id bigint, OUT answer text, OUT known boolean, OUT sequences oid[]
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
     IF p_version <> @VERSION@ THEN
@@ -29,22 +30,31 @@ BEGIN
     IF NOT current_setting('track_counts')::boolean THEN
         PERFORM planarian.refuse('track_counts is off in this database, so nobody can check what a statement changed');
     END IF;
-    IF coalesce(current_setting('planarian.effect', true), '') <> '' THEN
+    IF current_setting('planarian.effect', true) <> '' THEN
         PERFORM planarian.refuse('the setting planarian.effect is not for others');
     END IF;
     PERFORM set_config('lock_timeout', p_lock_timeout, true);
     PERFORM planarian.lock();
-    SELECT planarian.answer(e) INTO answer FROM planarian.effect e WHERE e.owner = p_owner AND e.number = p_number;
-    IF answer IS NULL THEN
-        id := nextval('planarian.effect_id');
+    SELECT planarian.answer(e.state, e.row_count, e.rows, e.row_type) INTO answer
+    FROM planarian.effect e WHERE e.owner = p_owner AND e.number = p_number;
+    IF FOUND THEN
+        RETURN;
+    END IF;
+    id := nextval('planarian.effect_id');
+    known := false;
+    IF p_target IS NOT NULL AND current_setting('standard_conforming_strings')::boolean THEN
+        SELECT true, CASE WHEN p_inserts THEN w.sequences END INTO known, sequences
+        FROM planarian.watched w JOIN pg_class c ON c.oid = w.relation
+        WHERE w.relation = p_target
+          AND c.relkind = 'r' AND c.relpersistence <> 't' AND NOT c.relhasrules;
     END IF;
 END $$;
 
 -- What a call gave, as its caller gets it. The rows are text: whoever carries them on must not touch them.
-CREATE FUNCTION planarian.answer(p_effect planarian.effect) RETURNS text STABLE LANGUAGE sql AS $$
+CREATE FUNCTION planarian.answer(p_state text, p_count bigint, p_rows json, p_row_type text) RETURNS text
+IMMUTABLE LANGUAGE sql AS $$
     SELECT pg_catalog.json_build_object(
-        'state', p_effect.state, 'count', p_effect.row_count, 'rows', p_effect.rows::pg_catalog.text,
-        'row_type', p_effect.row_type
+        'state', p_state, 'count', p_count, 'rows', p_rows::pg_catalog.text, 'row_type', p_row_type
     )::pg_catalog.text
 $$;
 

@@ -30,6 +30,7 @@ BEGIN
     UPDATE planarian.effect SET state = 'undone' WHERE id = ANY (v_undo);
     UPDATE planarian.effect SET state = 'applied' WHERE id = ANY (v_redo);
     PERFORM planarian.move_sequences(v_undo, v_redo);
+    PERFORM pg_stat_force_next_flush();
     RETURN json_build_object('skipped', v_skipped)::text;
 END $$;
 
@@ -90,7 +91,7 @@ BEGIN
     PERFORM planarian.lock();
     INSERT INTO planarian.effect (id, owner, number, state)
     VALUES (nextval('planarian.effect_id'), p_owner, p_number, 'void') ON CONFLICT DO NOTHING;
-    RETURN (SELECT planarian.answer(e) FROM planarian.effect e WHERE e.owner = p_owner AND e.number = p_number);
+    RETURN (SELECT planarian.answer(e.state, e.row_count, e.rows, e.row_type) FROM planarian.effect e WHERE e.owner = p_owner AND e.number = p_number);
 END $$;
 
 -- Drops the undo data of effects that nobody will undo or do again.

@@ -3,9 +3,10 @@
 -- What the server itself thinks of a statement, without running it. EXPLAIN is opened as a cursor, which refuses
 -- several statements in one string before any of them runs.
 CREATE FUNCTION planarian.judge(
-    p_statement text, OUT returns_rows boolean, OUT targets oid[], OUT inserts boolean
+    p_statement text, OUT returns_rows boolean, OUT unwatched oid[], OUT sequences oid[]
 ) LANGUAGE plpgsql AS $$
 DECLARE
+    v_targets record;
     v_plan pg_catalog.jsonb;
     v_root pg_catalog.jsonb;
     r record;
@@ -17,7 +18,11 @@ BEGIN
     v_root := v_plan -> 0 -> 'Plan';
     returns_rows := pg_catalog.jsonb_array_length(v_plan) = 1
         AND (v_root ->> 'Node Type' <> 'ModifyTable' OR v_root ? 'Output');
-    SELECT targets_of.targets, targets_of.inserts INTO targets, inserts FROM planarian.targets_of(v_plan);
+    v_targets := planarian.targets_of(v_plan);
+    unwatched := planarian.unwatched(v_targets.targets);
+    IF v_targets.inserts THEN
+        sequences := planarian.sequences_of(v_targets.targets);
+    END IF;
 END $$;
 
 -- Refuses plans with parts that leave no row image, or that reach our own schema.
@@ -75,38 +80,44 @@ $$;
 
 -- Makes a call. Its answer is planarian.answer's, or {"watch": tables} where nothing was done yet: they need
 -- planarian.watch first.
---   p_target    the table, where the caller knows that the statement is a plain one on it; else NULL
---   p_returns   whether it has RETURNING; only looked at with p_target
+--   p_target   the table, where the caller knows that the statement is a plain one on it (no other relation, no function
+--              but harmless ones; `returns`, `inserts` are right then); else NULL
+--   p_columns  the columns that an UPDATE assigns, where the caller knows them
 CREATE FUNCTION planarian.apply(
     p_version integer, p_owner text, p_number bigint, p_statement text, p_target text, p_returns boolean,
-    p_inserts boolean, p_max_rows bigint, p_lock_timeout text
+    p_inserts boolean, p_columns text[], p_max_rows bigint, p_lock_timeout text
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_begun record;
+    v_plain record;
     v_judged record;
-    v_unwatched pg_catalog.oid[];
     v_counters pg_catalog.jsonb;
     v_sequences pg_catalog.jsonb;
+    v_returns pg_catalog.bool := p_returns;
     v_rows pg_catalog.json[] := '{}';
     v_row_type text;
     v_count pg_catalog.int8 := 0;
     r record;
 BEGIN
-    SELECT * INTO v_begun FROM planarian.begin_effect(p_version, p_owner, p_number, p_lock_timeout);
+    v_begun := planarian.begin_effect(
+        p_version, p_owner, p_number, p_lock_timeout, pg_catalog.to_regclass(p_target), p_inserts
+    );
     IF v_begun.id IS NULL THEN
         RETURN v_begun.answer;
     END IF;
-    SELECT * INTO v_judged FROM planarian.judge(p_statement);
-    v_unwatched := planarian.unwatched(v_judged.targets);
-    IF v_unwatched IS NOT NULL THEN
-        RETURN pg_catalog.json_build_object('watch', v_unwatched)::pg_catalog.text;
+    IF v_begun.known THEN
+        v_sequences := planarian.sequence_values(v_begun.sequences);
+    ELSE
+        v_judged := planarian.judge(p_statement);
+        IF v_judged.unwatched IS NOT NULL THEN
+            RETURN pg_catalog.json_build_object('watch', v_judged.unwatched)::pg_catalog.text;
+        END IF;
+        v_returns := v_judged.returns_rows;
+        v_counters := planarian.counters();
+        v_sequences := planarian.sequence_values(v_judged.sequences);
     END IF;
-    IF v_judged.inserts THEN
-        v_sequences := planarian.sequence_values(planarian.sequences_of(v_judged.targets));
-    END IF;
-    v_counters := planarian.counters();
     PERFORM pg_catalog.set_config('planarian.effect', v_begun.id::pg_catalog.text, true);
-    IF v_judged.returns_rows THEN
+    IF v_returns THEN
         FOR r IN EXECUTE p_statement LOOP
             IF v_count = 0 THEN
                 v_row_type := planarian.row_type(r);
@@ -122,55 +133,46 @@ BEGIN
     PERFORM pg_catalog.set_config('planarian.effect', '', true);
     RETURN planarian.finish_effect(
         v_begun.id, p_owner, p_number, p_statement, v_count,
-        CASE WHEN v_judged.returns_rows THEN pg_catalog.array_to_json(v_rows) END, v_row_type, v_counters, v_sequences,
+        CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END, v_row_type, v_counters, v_sequences, p_columns,
         p_max_rows
     );
 END $$;
 
--- The end of a call: nothing may have escaped capture, and a trial must undo it; then it is entered.
+-- The end of a call: nothing may have escaped capture, and a trial must undo it unless that is proven for the like of
+-- it; then it is entered.
 CREATE FUNCTION planarian.finish_effect(
     p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
-    p_counters jsonb, p_sequences jsonb, p_max_rows bigint
+    p_counters jsonb, p_sequences jsonb, p_columns text[], p_max_rows bigint
 ) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_effect planarian.effect;
-    v_images bigint;
+    v_touched record;
+    v_shapes jsonb := '{}';
+    v_moves jsonb := '{}';
 BEGIN
-    PERFORM planarian.check_captured(p_id, p_counters);
-    SELECT count(*) INTO v_images FROM planarian.image WHERE effect = p_id;
-    IF v_images > p_max_rows THEN
+    v_touched := planarian.touched(p_id);
+    IF p_counters IS NULL THEN
+        IF v_touched.seen OR v_touched.elsewhere <> v_touched.images OR planarian.catalog_changes() <> 0 THEN
+            RAISE EXCEPTION 'count again' USING ERRCODE = 'PLN07';
+        END IF;
+    ELSE
+        PERFORM planarian.check_captured(p_id, p_counters);
+    END IF;
+    IF v_touched.images > p_max_rows THEN
         PERFORM planarian.refuse(format(
             'it changes %s rows, and at most %s can be kept for an undo: change fewer rows at a time',
-            v_images, p_max_rows
+            v_touched.images, p_max_rows
         ));
     END IF;
-    IF v_images > 0 THEN
-        PERFORM planarian.try_undo(p_id);
+    IF v_touched.images > 0 THEN
+        v_shapes := planarian.proven(p_id, v_touched.key, v_touched.relations, v_touched.alike, p_columns);
     END IF;
+    IF p_sequences <> '{}' THEN
+        v_moves := planarian.sequence_moves(p_sequences);
+    END IF;
+    PERFORM pg_stat_force_next_flush();
     INSERT INTO planarian.effect (id, owner, number, state, statement, row_count, rows, row_type, shapes, sequences)
-    VALUES (
-        p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type,
-        (SELECT coalesce(jsonb_object_agg(i.relation, planarian.shape(i.relation)), '{}')
-         FROM (SELECT DISTINCT relation FROM planarian.image WHERE effect = p_id) i),
-        planarian.sequence_moves(p_sequences)
-    )
-    RETURNING * INTO v_effect;
-    RETURN planarian.answer(v_effect);
-END $$;
-
--- Undoes an effect and takes that back. What can't be undone now is refused now.
-CREATE FUNCTION planarian.try_undo(p_id bigint) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $$
-BEGIN
-    PERFORM planarian.transform(ARRAY[p_id], '{}');
-    RAISE EXCEPTION 'undone' USING ERRCODE = 'PLN00';
-EXCEPTION
-    WHEN SQLSTATE 'PLN00' THEN
-        NULL;
-    WHEN lock_not_available OR query_canceled OR deadlock_detected OR SQLSTATE 'PLN01' THEN
-        RAISE;
-    WHEN OTHERS THEN
-        PERFORM planarian.refuse(format('a trial showed that it could not be undone: %s', SQLERRM));
+    VALUES (p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type, v_shapes, v_moves);
+    RETURN planarian.answer('applied', p_count, p_rows, p_row_type);
 END $$;
 
 -- Reading: in a transaction that can't write. The whole call is one.

@@ -71,7 +71,8 @@ END $$;
 
 -- Decides which rows are updated rather than removed and added: those with the same key. An identity column that is
 -- always generated can't be updated: its rows pair only with the same value there.
-CREATE FUNCTION planarian.pair_by_key(p_relation oid, p_name text, p_key text) RETURNS void LANGUAGE plpgsql AS $$
+CREATE FUNCTION planarian.pair_by_key(p_relation oid, p_name text, p_key text) RETURNS void LANGUAGE plpgsql
+SET enable_nestloop = off AS $$
 DECLARE
     v_same text;
 BEGIN
