@@ -74,9 +74,10 @@ class Notes:
         return Planarian.open(self.home)
 
     def sandbox(self, planarian: Planarian, name: str = "") -> Sandbox:
-        return planarian.create_sandbox(
-            self.workspace, name=name, sandbox="directory", filesystem="copy", process="respawn"
-        )
+        """One that works in place: the first in ``workspace``, one with a name in a directory of its own."""
+        workspace = self.workspace.with_name(f"workspace-{name}") if name else self.workspace
+        workspace.mkdir(exist_ok=True)
+        return planarian.create_sandbox(workspace, name=name, sandbox="directory", filesystem="copy", process="respawn")
 
     def dump(self, sandbox_id: str) -> Any:
         """All of a sandbox's branch, seen from outside; of the branch ``main`` without an id."""

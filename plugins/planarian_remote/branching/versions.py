@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -293,7 +293,10 @@ def _commit_all(branch: Connection, message: str) -> None:
     branch.execute(commit, "-A", message, _AUTHOR)
     if branch.value(_CLEAN):
         return
-    for (name,) in branch.execute("SELECT name FROM sqlite_master WHERE type = 'table'").rows:
-        if not str(name).startswith("sqlite_"):
-            branch.execute("SELECT dolt_add('--force', ?)", name)
+    tables = branch.execute("SELECT name FROM sqlite_master WHERE type = 'table'").rows
+    dropped = branch.execute("SELECT from_table_name FROM dolt_schema_diff('HEAD', 'WORKING')").rows
+    for name in {str(name) for (name,) in (*tables, *dropped)}:
+        if name and not name.startswith("sqlite_"):
+            with suppress(EngineError):  # a view or an index: not a table to add
+                branch.execute("SELECT dolt_add('--force', ?)", name)
     branch.execute("SELECT dolt_commit('--force', '--skip-empty', '-m', ?, '--author', ?)", message, _AUTHOR)
