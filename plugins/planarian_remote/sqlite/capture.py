@@ -8,7 +8,6 @@ more than once, and doesn't depend on what the hook can say of generated columns
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +29,14 @@ class Touched:
         self.active = False
         self.keys: dict[str, dict[Row, None]] = {}
         self.without_rowid: dict[str, tuple[int, ...]] = {}
+        self.whole: set[str] = set()
+        """Tables of which any row may have been touched."""
         self.problem = ""
         self._max_rows = max_rows
         self._count = 0
 
     def begin(self, without_rowid: dict[str, tuple[int, ...]]) -> None:
-        self.active, self.keys, self.problem, self._count = True, {}, "", 0
+        self.active, self.keys, self.whole, self.problem, self._count = True, {}, set(), "", 0
         self.without_rowid = without_rowid
 
     def end(self) -> None:
@@ -61,8 +62,10 @@ class Touched:
             for row in (update.old, update.new):
                 if row is not None:
                     keys[tuple(row[position] for position in positions)] = None
-        except (apsw.Error, UnicodeDecodeError):
-            self.problem = f"the keys of rows of {update.table_name} (WITHOUT ROWID) can't be told"
+        except apsw.RangeError:  # the hook can't give rows that have virtual columns
+            self.whole.add(update.table_name)
+        except UnicodeDecodeError:
+            self.problem = f"the table {update.table_name} has a key that isn't UTF-8"
 
 
 @dataclass(frozen=True)
@@ -74,18 +77,33 @@ class Change:
     new: Row | None
 
 
-def changes_of(
-    touched: Iterable[tuple[str, Iterable[Row]]], writer: Writer, reader: Link, passed_over: frozenset[str]
-) -> list[Change]:
+def rows_of(link: Link, table: str, max_rows: int) -> tuple[Row, ...]:
+    """All rows of a table, in the order of their keys.
+
+    Raises:
+        Refused: they are too many.
+    """
+    found: list[Row] = []
+    for row in link.connection.execute(link.schema().shape(table).select_all):
+        found.append(row)
+        if len(found) > max_rows:
+            raise Refused(f"the table {table} holds more than {max_rows} rows (max_rows), too many to keep a copy of")
+    return tuple(found)
+
+
+def changes_of(writer: Writer, reader: Link, passed_over: frozenset[str], max_rows: int) -> list[Change]:
     """The images of touched rows that differ. Tables in ``passed_over`` are imaged otherwise, or are gone."""
     found: list[Change] = []
     schema, earlier = writer.schema(), reader.schema()
-    for table, keys in touched:
+    for table, keys in writer.touched.keys.items():
         if table in passed_over or table == SEQUENCES:
             continue
         if not schema.has(table) or not earlier.has(table):
             raise Refused(f"the table {table} came and went while its rows were written")
         shape = schema.shape(table)
+        if table in writer.touched.whole:
+            sides = (rows_of(reader, table, max_rows), rows_of(writer, table, max_rows))
+            keys = dict.fromkeys(shape.key_of(row) for rows in sides for row in rows)
         distinct: dict[str, Change] = {}
         for key in keys:
             old, new = shape.fetch(reader.connection, key), shape.fetch(writer.connection, key)

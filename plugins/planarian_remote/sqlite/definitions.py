@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from planarian_remote.sqlite.capture import SEQUENCES
+from planarian_remote.sqlite.capture import SEQUENCES, rows_of
 from planarian_remote.sqlite.file import Link, Writer
 from planarian_remote.sqlite.judge import is_own
 from planarian_remote.sqlite.schema import quoted, schema_version
@@ -100,7 +100,7 @@ def redefinition_of(writer: Writer, reader: Link, max_rows: int) -> Redefinition
     if strangers:
         raise Refused(f"names that begin with {OWN_PREFIX} are Planarian's own")
     if _only_texts(writer, reader, {o: before[o] for o in gone}, {o: after[o] for o in made}):
-        return Redefinition(Side(tuple(gone)), Side(tuple(made)), texts=True)
+        return Redefinition(Side(_concerned(list(before), gone)), Side(_concerned(list(after), made)), texts=True)
     if any(o.virtual for o in gone) and any(o.virtual for o in made):
         raise Refused("ALTER of a virtual table can't be undone exactly")
     return Redefinition(_side(reader, list(before), gone, max_rows), _side(writer, list(after), made, max_rows))
@@ -121,25 +121,19 @@ def _width(link: Link, table: str) -> int:
     return len(link.connection.execute(f"PRAGMA main.table_xinfo({quoted(table)})").fetchall())
 
 
-def _side(link: Link, objects: list[SchemaObject], changed: list[SchemaObject], max_rows: int) -> Side:
-    """What is concerned: the changed objects, and with a table or view all that hangs on it."""
+def _concerned(objects: list[SchemaObject], changed: list[SchemaObject]) -> tuple[SchemaObject, ...]:
+    """The changed objects, and with a table or view all that hangs on it."""
     owners = {o.name for o in changed if o.type in ("table", "view")}
-    concerned = tuple(o for o in objects if o in changed or o.table in owners)
+    return tuple(o for o in objects if o in changed or o.table in owners)
+
+
+def _side(link: Link, objects: list[SchemaObject], changed: list[SchemaObject], max_rows: int) -> Side:
+    concerned = _concerned(objects, changed)
     rows = {}
     for o in concerned:
         if o.type == "table" and not o.virtual and o.name != SEQUENCES:
             rows[o.name] = rows_of(link, o.name, max_rows)
     return Side(concerned, rows)
-
-
-def rows_of(link: Link, table: str, max_rows: int) -> tuple[Row, ...]:
-    cursor = link.connection.execute(link.schema().shape(table).select_all)
-    found: list[Row] = []
-    for row in cursor:
-        found.append(row)
-        if len(found) > max_rows:
-            raise Refused(f"the table {table} holds more than {max_rows} rows (max_rows), too many to keep a copy of")
-    return tuple(found)
 
 
 # --- the way from one side to the other ---

@@ -65,8 +65,11 @@ class Images:
         if self.redefinition:
             gone = {o.text for o in self.redefinition.before.objects}
             made = {o.text for o in self.redefinition.after.objects}
-            parts += [f"{kind} {name} made" for kind, name, _, sql in sorted(made - gone, key=str) if sql]
-            parts += [f"{kind} {name} gone" for kind, name, _, sql in sorted(gone - made, key=str) if sql]
+            names_gone, names_made = ({(kind, name) for kind, name, _, sql in side if sql} for side in (gone, made))
+            parts += [f"{kind} {name} made" for kind, name in sorted(names_made - names_gone)]
+            parts += [f"{kind} {name} gone" for kind, name in sorted(names_gone - names_made)]
+            changed = {(kind, name) for kind, name, _, _ in gone ^ made} & names_gone & names_made
+            parts += [f"{kind} {name} changed" for kind, name in sorted(changed)]
         return ", ".join(parts[:6]) + (", …" if len(parts) > 6 else "") or "nothing changed"
 
 
@@ -78,7 +81,7 @@ def images_of(writer: Writer, reader: Link, settings: Settings, *, defines: bool
     """
     redefinition = redefinition_of(writer, reader, settings.max_rows) if defines else None
     passed_over = redefinition.tables if redefinition else frozenset()
-    changes = changes_of(writer.touched.keys.items(), writer, reader, passed_over)
+    changes = changes_of(writer, reader, passed_over, settings.max_rows)
     sequences = sequence_changes(sequences_of(reader), sequences_of(writer))
     schema = writer.schema()
     tables = sorted({change.table for change in changes})

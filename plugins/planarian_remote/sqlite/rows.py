@@ -101,6 +101,7 @@ def apply_sequences(writer: Writer, changes: Sequence[SequenceChange], made_anew
     if not changes or not writer.schema().has(SEQUENCES):
         return
     run = writer.connection.execute
+    coming = []
     for name, old, new in changes:
         now = run("SELECT rowid, name, seq FROM main.sqlite_sequence WHERE name = ?", (name,)).fetchone()
         if name not in made_anew and (now or (None,))[-1] != (old or (None,))[-1]:
@@ -108,7 +109,9 @@ def apply_sequences(writer: Writer, changes: Sequence[SequenceChange], made_anew
         if now is not None:
             run("DELETE FROM main.sqlite_sequence WHERE rowid = ?", (now[0],))
         if new is not None:
-            _set_sequence(writer.connection, new)
+            coming.append(new)
+    for row in coming:
+        _set_sequence(writer.connection, row)
 
 
 def _set_sequence(connection: apsw.Connection, row: Row) -> None:
