@@ -92,8 +92,11 @@ class DatabaseContents:
         self._hidden = f"ARRAY[{', '.join(map(_literal, hidden))}]::text[]"
         for name, value in _PINNED.items():
             connection.execute("SELECT set_config(%s, %s, false)", (name, value))
-        self._catalogs = [row[0] for row in self._all(CATALOGS)]
-        self._versions = self._version_query(self._catalogs)
+        self._versions = "\nUNION ALL\n".join(
+            f"SELECT {_literal(name)}, count(*), bit_xor(hash_record_extended((x.ctid, x.xmin), 0)) FROM {name} x"
+            + (f" WHERE x.{oid} >= 16384 OR x.{oid} = 2200" if oid else "")
+            for name, oid in self._all(CATALOGS)
+        )
         self._catalog_state: object = None
         self._position = ""
         self._last: Dump | None = None
@@ -128,19 +131,17 @@ class DatabaseContents:
         self._tables = [(oid, name, file, columns) for oid, name, file, columns in self._all(TABLES)]
         large = "pg_catalog.pg_largeobject"
         self._tables.append((2613, large, 0, ""))
-        self._table_query = self._version_query([name for _, name, _, _ in self._tables])
+        # age() counts from the present: less the age of a given transaction, it is the same for ever
+        self._table_query = "\nUNION ALL\n".join(
+            f"SELECT {_literal(name)}, count(*), bit_xor(hashtidextended(x.ctid, age(x.xmin) - age('3'::xid)))"
+            f" FROM ONLY {name} x"
+            for _, name, _, _ in self._tables
+        )
         self._sequence_query = "\nUNION ALL\n".join(
             f"SELECT {_literal(name)}, last_value || ' ' || is_called FROM {name}"
             for (name,) in self._all(SEQUENCES)
         ) or "SELECT '', '' WHERE false"  # fmt: skip
         self._catalog_state = state
-
-    def _version_query(self, names: Sequence[str]) -> str:
-        """Which row versions each of the tables has."""
-        return "\nUNION ALL\n".join(
-            f"SELECT {_literal(name)}, count(*), bit_xor(hash_record_extended((x.ctid, x.xmin), 0)) FROM ONLY {name} x"
-            for name in names
-        )
 
     def _rows_of(self, oid: int, name: str, version: tuple[int, str, int, str]) -> Rows:
         key = (oid, *version, self._types)

@@ -77,9 +77,9 @@ SELECT 'function', p.oid, format('%s owner %s acl %s %s', p.oid::regprocedure, p
       FROM pg_aggregate a WHERE a.aggfnoid = p.oid) END)
   FROM pg_proc p WHERE p.oid >= 16384 AND p.pronamespace NOT IN (SELECT oid FROM hidden)
 UNION ALL
-SELECT 'type', t.oid, format('%s %s owner %s acl %s base %s(%s) null %s default %s collation %s labels %s range %s'
-    ' io %s %s', t.oid::regtype, t.typtype, t.typowner::regrole, t.typacl, NULLIF(t.typbasetype, 0)::regtype, t.typtypmod,
-    NOT t.typnotnull, t.typdefault, NULLIF(t.typcollation, 0)::regcollation,
+SELECT 'type', t.oid, format('%s %s owner %s acl %s base %s(%s) null %s default %s collation %s labels %s'
+    ' range %s io %s %s', t.oid::regtype, t.typtype, t.typowner::regrole, t.typacl, NULLIF(t.typbasetype, 0)::regtype,
+    t.typtypmod, NOT t.typnotnull, t.typdefault, NULLIF(t.typcollation, 0)::regcollation,
     (SELECT array_agg(e.enumlabel ORDER BY e.enumsortorder) FROM pg_enum e WHERE e.enumtypid = t.oid),
     (SELECT format('%s %s %s', r.rngsubtype::regtype, r.rngcanonical, r.rngsubdiff) FROM pg_range r
       WHERE r.rngtypid = t.oid), t.typinput, t.typoutput)
@@ -141,10 +141,12 @@ OTHERS = "\nUNION ALL\n".join(
 )
 
 CATALOGS = """
-SELECT oid::regclass::text FROM pg_class WHERE relkind = 'r' AND relnamespace = 'pg_catalog'::regnamespace
-  AND NOT relisshared AND relname NOT IN ('pg_statistic', 'pg_statistic_ext_data', 'pg_depend', 'pg_largeobject')
+SELECT c.oid::regclass::text, (SELECT attname FROM pg_attribute WHERE attrelid = c.oid
+    AND attname IN ('oid', 'attrelid', 'objoid', 'indrelid', 'aggfnoid', 'conrelid') ORDER BY attnum LIMIT 1)
+  FROM pg_class c WHERE relkind = 'r' AND relnamespace = 'pg_catalog'::regnamespace AND NOT relisshared
+    AND relname NOT IN ('pg_statistic', 'pg_statistic_ext_data', 'pg_depend', 'pg_largeobject')
 """
-"""The catalogs in which every change of a schema shows."""
+"""The catalogs in which every change of a schema shows, and the column that tells what came with the server."""
 
 TABLES = """
 SELECT c.oid, format('%I.%I', n.nspname, c.relname), pg_relation_filenode(c.oid), (

@@ -30,7 +30,7 @@ class Script:
     """A script and the variables of the psql that reads it. ``variables`` may be changed between statements."""
 
     def __init__(self, text: str, variables: Mapping[str, str]) -> None:
-        self._text = text
+        self._text = self.text = text
         self._at = 0
         self.variables = dict(variables)
         self._branches: list[bool | None] = []  # of \if: taken, not yet taken, or None: an earlier one was

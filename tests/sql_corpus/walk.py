@@ -9,7 +9,6 @@ from typing import Any
 import psycopg
 from psycopg.pq import TransactionStatus
 
-from planarian_core.errors import PlanarianError
 from planarian_core.model import Effect, EffectState
 from planarian_core.testing.postgresql_contents import DatabaseContents, Dump, differences
 
@@ -74,8 +73,8 @@ class Walk:
         before = self._now()
         try:
             sent = self._proxied.send(statement.text)
-        except PlanarianError as error:
-            self._violated(statement, f"the call failed ({error.code}: {error.message})", before)
+        except Exception as error:  # whatever it is, it is no answer to a statement
+            self._violated(statement, f"the call failed ({error!r})", before)
             return
         if sent.what == "accepted" and sent.effect is not None:
             self._there_and_back(statement, sent.effect, before)
@@ -107,8 +106,8 @@ class Walk:
                 return
             self.tally.sequences += self._now().sequences != before.sequences
             self._proxied.redo(undone)
-        except PlanarianError as error:
-            self._violated(statement, f"can't be undone or done again ({error.code}: {error.message})", after)
+        except Exception as error:
+            self._violated(statement, f"can't be undone or done again ({error!r})", after)
             return
         if self._same(statement, "not done again exactly", after):
             self.tally.exact[command_of(statement.text)] += 1
