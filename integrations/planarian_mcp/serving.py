@@ -108,12 +108,12 @@ class Proxy:
 
 
 @asynccontextmanager
-async def _opened(planarian: Planarian, sandbox: Sandbox, name: str, *, approve_all: bool) -> AsyncIterator[Proxy]:
+async def opened_proxy(planarian: Planarian, sandbox: Sandbox, name: str, *, approve_all: bool) -> AsyncIterator[Proxy]:
     """A proxy, whose connections end with it."""
     warnings.filterwarnings("ignore", category=MCPDeprecationWarning)
+    planarian.remote_session(sandbox, name)  # that there is no such service is said before anything is served
     async with anyio.create_task_group() as tasks:
         service = Service(planarian, sandbox, name, tasks, approve_all=approve_all)
-        service.session()  # that there is such a service is said before anything is served
         proxy = Proxy(service)
         try:
             yield proxy
@@ -126,7 +126,10 @@ async def _opened(planarian: Planarian, sandbox: Sandbox, name: str, *, approve_
 async def serve_stdio(planarian: Planarian, sandbox: Sandbox, name: str, *, approve_all: bool) -> int | None:
     """Serve until the harness closes our standard input (None), or a signal ends it (its number)."""
     ended_by: list[int] = []
-    async with _opened(planarian, sandbox, name, approve_all=approve_all) as proxy, anyio.create_task_group() as tasks:
+    async with (
+        opened_proxy(planarian, sandbox, name, approve_all=approve_all) as proxy,
+        anyio.create_task_group() as tasks,
+    ):
         tasks.start_soon(_cancel_at_signal, tasks.cancel_scope, ended_by)
         async with _standard_streams() as (read, write):
             await proxy.server.run(read, write, proxy.server.create_initialization_options())
@@ -135,10 +138,17 @@ async def serve_stdio(planarian: Planarian, sandbox: Sandbox, name: str, *, appr
 
 
 async def _cancel_at_signal(scope: anyio.CancelScope, ended_by: list[int]) -> None:
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+    ended_by.append(await wait_for_signal())
+    scope.cancel()
+
+
+async def wait_for_signal() -> int:
+    """The number of the next signal that means that we are to end."""
+    heard = (signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+    with anyio.open_signal_receiver(*(s for s in heard if signal.getsignal(s) is not signal.SIG_IGN)) as signals:
         async for number in signals:
-            ended_by.append(number)
-            scope.cancel()
+            return number
+    raise AssertionError("signals never end")
 
 
 def _standard_streams() -> AbstractAsyncContextManager[Any]:
@@ -181,6 +191,3 @@ async def _pipes() -> AsyncIterator[tuple[LineReader, LineWriter]]:
 async def _closed(transport: asyncio.WriteTransport) -> None:
     while transport.get_write_buffer_size():
         await anyio.sleep(0.005)
-
-
-__all__ = ["Proxy", "serve_stdio"]
