@@ -39,6 +39,7 @@ def make(table: Table, sandbox_id: str) -> DeclaredKind:
             )
     kind = DeclaredKind(
         table.name,
+        _shown(server),
         server,
         tools,
         settings,
@@ -55,7 +56,8 @@ class DeclaredKind:
     """One configured service of the kind ``declared``. ``undo_limit``: bytes of undo data that a call may take."""
 
     name: str
-    server: TargetServer
+    endpoint: str
+    server: TargetServer | None
     tools: Mapping[str, Tool]
     settings: Mapping[str, str] = field(default_factory=dict)
     trust_hints: bool = False
@@ -64,11 +66,8 @@ class DeclaredKind:
     _prepared: calling.Prepared | None = None
     _hints: Mapping[str, bool] | None = None
 
-    @property
-    def endpoint(self) -> str:
-        return _shown(self.server)
-
     def connect(self) -> ToolTarget:
+        assert self.server is not None  # make() asks for one
         return open_target(self.server)
 
     # --- classes ---
@@ -164,7 +163,8 @@ class DeclaredKind:
 
     def drill(self) -> DrillReport:
         """Call each compensable tool that has examples, undo it, make it again and undo it, on a scratch server."""
-        return drill(self.name, self.tools, self.scratch, self.server.timeout, self.undo_limit)
+        timeout = self.server.timeout if self.server else TargetServer().timeout
+        return drill(self.name, self.tools, self.scratch, timeout, self.undo_limit)
 
 
 def _equal(wanted: Mapping[str, Any], arguments: Mapping[str, Any]) -> bool:

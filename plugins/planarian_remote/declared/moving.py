@@ -43,12 +43,16 @@ class _Turn:
             raise self.impossible("what the call left could not be read")
         return self.data.after
 
+    @property
+    def touched(self) -> list[str]:
+        """The objects that the call changed."""
+        return touched(self.data.before, self.known) if self.data.reads else []
+
     def names(self, now: Image) -> list[str]:
-        """The objects that are compared: those that the call touched, and those that no one else may have."""
-        if not self.data.reads:
-            return []
+        """The objects that are compared: those that the call changed, and those that no one else may have."""
         reads = self.data.made_reads(Compare.ALWAYS)
-        return sorted({*touched(self.data.before, self.known), *whole(reads, self.data.before, self.known, now)})
+        others = whole(reads, self.data.before, self.known, now) if reads else ()
+        return sorted({*self.touched, *others})
 
     @property
     def steps(self) -> tuple[MadeStep, ...]:
@@ -145,28 +149,59 @@ def _check_redo_needs(turn: _Turn, target: ToolTarget) -> None:
 
 def move(undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, moved: Moved) -> None:
     """Undo effects, in this order, then do others again, in this order."""
-    for effect in undo:
-        _turn(_Turn(effect, unpack(effect), undoing=True), target, moved)
-    for effect in redo:
-        _turn(_Turn(effect, unpack(effect), undoing=False), target, moved)
+    turns = [_Turn(effect, unpack(effect), undoing=True) for effect in undo]
+    turns += [_Turn(effect, unpack(effect), undoing=False) for effect in redo]
+    done = _taken(turns, target)
+    for number, turn in enumerate(turns):
+        if number >= done:
+            _take(turn, target, moved)
+        moved(*_recorded(turn))
 
 
-def _turn(turn: _Turn, target: ToolTarget, moved: Moved) -> None:
+def _recorded(turn: _Turn) -> tuple[Effect, EffectState]:
+    state = EffectState.UNDONE if turn.undoing else EffectState.APPLIED
+    if turn.data.progress is None:
+        return turn.effect, state
+    return replace(turn.effect, details=pack(replace(turn.data, progress=None))), state
+
+
+def _taken(turns: Sequence[_Turn], target: ToolTarget) -> int:
+    """How many of the turns were taken already, but not recorded, by the present state of everything that they touch:
+    the most that fit it. 0 where none fits, as when an object has two names: each is compared for itself then, which
+    finds the one turn that a kill can leave unrecorded.
+    """
+    if any(turn.resumes for turn in turns):
+        return 0  # the one before was recorded when this one was begun
+    wanted = {name: turn.end.get(name) for turn in turns for name in turn.touched}
+    if not wanted:
+        return 0
+    now: dict[str, str | None] = {}
+    for turn in turns:
+        if any(name not in now for name in turn.touched):
+            found = _now(turn, target)
+            now |= {name: found.get(name) for name in {*turn.touched, *found} if name in wanted}
+    differing = {name for name in wanted if wanted[name] != now.get(name)}
+    for count in range(len(turns), 0, -1):
+        if not differing:
+            return count
+        for name in turns[count - 1].touched:
+            wanted[name] = turns[count - 1].start.get(name)
+            (differing.discard if wanted[name] == now.get(name) else differing.add)(name)
+    return 0
+
+
+def _take(turn: _Turn, target: ToolTarget, moved: Moved) -> None:
     steps, now = turn.steps, _now(turn, target)
     names = turn.names(now)
-    there = bool(names) and same(names, now, turn.end)
-    if not there:
-        if not turn.resumes:
-            _check_start(turn, now, target)
-        _make(turn, steps, target, moved)
-        _verify(turn, target)
-    state = EffectState.UNDONE if turn.undoing else EffectState.APPLIED
-    done = replace(turn.data, progress=None)
-    moved(turn.effect if done == turn.data else replace(turn.effect, details=pack(done)), state)
+    if names and same(names, now, turn.end):
+        return
+    if not turn.resumes:
+        _check_start(turn, names, now, target)
+    _make(turn, steps, target, moved)
+    _verify(turn, target)
 
 
-def _check_start(turn: _Turn, now: Image, target: ToolTarget) -> None:
-    names = turn.names(now)
+def _check_start(turn: _Turn, names: Sequence[str], now: Image, target: ToolTarget) -> None:
     if not same(names, now, turn.start):
         raise turn.conflict(shown(names, turn.start, now))
     late = turn.data.late or {}
