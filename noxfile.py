@@ -54,6 +54,7 @@ nox.options.sessions = [
     "layers",
     f"tests-{RUNNING if RUNNING in PYTHONS else PYTHONS[-1]}",
     "crash",
+    "langgraph",
     *(["rootless"] if IS_ROOT else []),
     "demo",
     "upstream_miniswe",
@@ -145,7 +146,7 @@ def lint(session: nox.Session) -> None:
 @nox.session
 def types(session: nox.Session) -> None:
     """mypy, strict, tests included."""
-    session.install("--quiet", "-e", ".[miniswe]", *group("types"))
+    session.install("--quiet", "-e", ".[all]", *group("types"))
     session.run("mypy", *CHECKED)
 
 
@@ -162,16 +163,23 @@ def layers(session: nox.Session) -> None:
 @nox.session(python=PYTHONS)
 def tests(session: nox.Session) -> None:
     """The suite, against the installed wheel."""
-    install_wheel(session, "miniswe", groups=["test"])
-    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in ("crash", "upstream")]
+    install_wheel(session, "branching", "mcp", "miniswe", "sql", groups=["test"])
+    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in ("crash", "planarian_langgraph", "upstream")]
     run_pytest(session, str(ROOT / "tests"), *ignored)
 
 
 @nox.session
 def crash(session: nox.Session) -> None:
     """kill -9 at every fault point, and random cycles against a model; PLANARIAN_CYCLES asks for more of them."""
-    install_wheel(session, groups=["test"])
+    install_wheel(session, "branching", "mcp", "sql", groups=["test"])
     run_pytest(session, str(ROOT / "tests" / "crash"))
+
+
+@nox.session
+def langgraph(session: nox.Session) -> None:
+    """The LangGraph adapter, in an environment with LangGraph; its savers' conformance suite too."""
+    install_wheel(session, "langgraph", groups=["langgraph"])
+    run_pytest(session, str(ROOT / "tests" / "planarian_langgraph"))
 
 
 @nox.session
