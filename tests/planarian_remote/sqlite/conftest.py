@@ -1,125 +1,34 @@
-"""SQLite services: a database file, the kind that serves it, another writer, and an oracle that looks past both."""
+"""SQLite databases with the service kind that serves them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import apsw
 import pytest
 
-from planarian_core.errors import RemoteError
-from planarian_core.interfaces import ServiceKind, ToolResult, ToolTarget
-from planarian_core.logged_service import LoggedService
-from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, RemotePosition, Verdict
 from planarian_core.registry import Registry
-from planarian_core.testing.sqlite_contents import Contents, contents
+from planarian_core.testing.sqlite_service import SANDBOX, ServedDatabase
 from planarian_remote.configuration import Table
 from planarian_remote.sqlite.kind import make
 
-SANDBOX = "sb-test"
-
-
-class Database:
-    """One database with its service; calls are made as a session makes them."""
-
-    def __init__(self, folder: Path, **settings: Any) -> None:
-        folder.mkdir(parents=True, exist_ok=True)
-        self.path = folder / "data.db"
-        self.other = apsw.Connection(str(self.path))
-        self.other.set_busy_timeout(2000)
-        self.other.execute("PRAGMA user_version = 1")
-        self.registry = Registry(folder / "registry")
-        self.log = self.registry.effects
-        self.kind: ServiceKind = make(
-            Table("notes", {"kind": "sql", "dialect": "sqlite", "path": str(self.path), **settings}), SANDBOX
-        )
-        self.service = LoggedService(self.kind, self.log)
-        self.target: ToolTarget = self.kind.connect()
-
-    def close(self) -> None:
-        self.target.close()
-        self.other.close(True)
-        self.registry.close()
-
-    # --- past the service ---
-
-    def script(self, sql: str) -> list[tuple[Any, ...]]:
-        """As another writer, or to prepare."""
-        return self.other.execute(sql).fetchall()
-
-    def contents(self) -> Contents:
-        return contents(self.path)
-
-    # --- through it ---
-
-    def call(self, sql: str, tool: str = "execute_sql") -> ToolResult:
-        """One call as a session makes it, the log included."""
-        call = RemoteCall(tool, {"sql": sql, "query": sql, "table_name": sql})
-        verdict = self.kind.classify(call)
-        if verdict.call_class is CallClass.READ_ONLY:
-            found = self.kind.read(call, self.target)
-            if not isinstance(found, Verdict):
-                return found
-            verdict = found
-        if verdict.call_class is CallClass.REFUSED:
-            raise RemoteError(verdict.reason, code="call-refused")
-        effect = self.log.begin(SANDBOX, "notes", call, verdict, sql)
-        try:
-            outcome = self.kind.run(call, effect, self.target)
-        except RemoteError as error:
-            if error.code in ("call-refused", "service-error"):
-                self.log.update(effect, EffectState.VOID)
-            raise
-        self.log.update(effect, outcome.state, summary=outcome.summary, details=outcome.details)
-        return outcome.result
-
-    def change(self, sql: str, tool: str = "execute_sql") -> ToolResult:
-        """A call that must take effect."""
-        result = self.call(sql, tool)
-        last = self.effects()[-1]
-        assert last.state is EffectState.APPLIED, result
-        return result
-
-    def effects(self) -> list[Effect]:
-        return self.log.entries(SANDBOX)
-
-    def position(self) -> RemotePosition:
-        return self.service.capture(SANDBOX)
-
-    def go(self, position: RemotePosition) -> tuple[str, ...]:
-        """Go there; returns what was said of each effect."""
-        self.service.settle(SANDBOX)
-        self.service.rehearse(position, SANDBOX)
-        return tuple(effect.summary for effect in self.service.compensate(position, SANDBOX))
-
-    def there_and_back(self, *statements: str) -> None:
-        """Make changes, and see that undoing and doing them again are exact, each and all together."""
-        states, positions = [self.contents()], [self.position()]
-        for sql in statements:
-            self.change(sql)
-            states.append(self.contents())
-            positions.append(self.position())
-            self.go(positions[-2])
-            assert self.contents() == states[-2], f"undone: {sql}"
-            self.go(positions[-1])
-            assert self.contents() == states[-1], f"done again: {sql}"
-        for index in (0, -1):
-            self.go(positions[index])
-            assert self.contents() == states[index]
-
-
-MakeDatabase = Callable[..., Database]
-
 
 @pytest.fixture
-def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
+def make_database(tmp_path: Path) -> Iterator[Callable[..., ServedDatabase]]:
     """Databases with settings of their own."""
-    made: list[Database] = []
+    made: list[ServedDatabase] = []
 
-    def make_one(**settings: Any) -> Database:
-        made.append(Database(tmp_path / f"database-{len(made)}", **settings))
+    def make_one(**settings: object) -> ServedDatabase:
+        folder = tmp_path / f"database-{len(made)}"
+        folder.mkdir()
+        path = folder / "data.db"
+        other = apsw.Connection(str(path))
+        other.set_busy_timeout(2000)
+        other.execute("PRAGMA user_version = 1")  # a file that holds nothing
+        raw = {"kind": "sql", "dialect": "sqlite", "path": str(path), **settings}
+        kind = make(Table("notes", raw), SANDBOX)
+        made.append(ServedDatabase(path, kind, Registry(folder / "registry"), other))
         return made[-1]
 
     yield make_one
@@ -128,5 +37,5 @@ def make_database(tmp_path: Path) -> Iterator[MakeDatabase]:
 
 
 @pytest.fixture
-def database(make_database: MakeDatabase) -> Database:
+def database(make_database: Callable[..., ServedDatabase]) -> ServedDatabase:
     return make_database()
