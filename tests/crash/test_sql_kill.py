@@ -25,7 +25,8 @@ SCHEMA = (
     "CREATE TABLE child (k int GENERATED ALWAYS AS IDENTITY PRIMARY KEY, parent int REFERENCES parent, t text)",
     "ALTER TABLE child DROP CONSTRAINT child_parent_fkey, ADD FOREIGN KEY (parent) REFERENCES parent ON DELETE CASCADE",
     "CREATE TABLE log (t text)",
-    "CREATE FUNCTION logged() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO log VALUES (TG_OP); RETURN NULL; END $$",
+    """CREATE FUNCTION logged() RETURNS trigger LANGUAGE plpgsql
+    AS $$ BEGIN INSERT INTO log VALUES (TG_OP); RETURN NULL; END $$""",
     "CREATE TRIGGER logged AFTER INSERT OR UPDATE OR DELETE ON parent FOR EACH ROW EXECUTE FUNCTION logged()",
     "INSERT INTO parent SELECT generate_series(1, 20)",
     "INSERT INTO child (parent, t) SELECT 1 + i % 20, i FROM generate_series(1, 60) i",
