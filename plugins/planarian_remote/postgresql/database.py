@@ -17,7 +17,7 @@ _UNINSTALLED = ("3F000", "42883")
 """No such schema, no such function."""
 _CUT_OFF = ("57P01", "57P02", "57P03", "57P05")
 
-REFUSED, WATCH, CONFLICT, VERSION, RECOUNT = "PLN01", "PLN02", "PLN03", "PLN04", "PLN07"
+REFUSED, WATCH, CONFLICT, VERSION, CLOSER, AGAIN = "PLN01", "PLN02", "PLN03", "PLN04", "PLN07", "PLN08"
 """SQLSTATEs of our own functions."""
 
 
@@ -163,7 +163,7 @@ def written(value: object) -> str:
     if isinstance(value, str):
         return literal(value)
     if isinstance(value, Sequence) and value and isinstance(value[0], str):
-        return "ARRAY[" + ",".join(literal(v) for v in value) + "]"
+        return "ARRAY[" + ",".join(literal(str(v)) for v in value) + "]"
     if isinstance(value, Sequence):
         return "'{" + ",".join(str(int(v)) for v in value) + "}'"
     raise TypeError(f"{type(value).__name__} can't be written as SQL")  # pragma: no cover

@@ -6,6 +6,8 @@ from functools import cache
 from importlib.resources import files
 
 VERSION = 1
+_LOCK = 8_030_604_370_494_483_310
+"""The advisory lock under which calls go one after the other."""
 
 
 @cache
@@ -14,7 +16,7 @@ def script() -> str:
     folder = files(__package__) / "schema"
     parts = sorted(part.name for part in folder.iterdir() if part.name.endswith(".sql"))
     functions = "\n".join((folder / part).read_text(encoding="utf-8") for part in parts)
-    return _INSTALL.replace("@SCRIPT@", functions).replace("@VERSION@", str(VERSION))
+    return _INSTALL.replace("@SCRIPT@", functions).replace("@VERSION@", str(VERSION)).replace("@LOCK@", str(_LOCK))
 
 
 _INSTALL = """DO $planarian_install$
@@ -22,7 +24,7 @@ DECLARE
     v_installed integer;
     r record;
 BEGIN
-    PERFORM pg_catalog.pg_advisory_xact_lock(8030604370494483310);
+    PERFORM pg_catalog.pg_advisory_xact_lock(@LOCK@);
     IF pg_catalog.to_regclass('planarian.installed') IS NOT NULL THEN
         SELECT pg_catalog.max(version) INTO v_installed FROM planarian.installed;
         IF v_installed > @VERSION@ THEN

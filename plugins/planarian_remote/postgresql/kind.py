@@ -126,13 +126,16 @@ class PostgresKind:
         for _ in range(4):
             try:
                 answer, result = self._database.ask(
-                    target, "apply", self._owner, effect.number, statement, plain.target, plain.returns, plain.inserts,
-                    plain.columns, self._settings.max_rows, self._lock_timeout, more=call.arguments,
+                    target, "apply", self._owner, effect.number, statement, plain.target, plain.returns, plain.kind,
+                    list(plain.functions), plain.columns, self._settings.max_rows, self._lock_timeout,
+                    more=call.arguments,
                 )  # fmt: skip
             except DatabaseError as error:
-                if error.state == db.RECOUNT and plain.target is not None:
+                if error.state == db.CLOSER and plain.target is not None:
                     plain = replace(plain, target=None)
                     continue
+                if error.state == db.AGAIN:
+                    return self._database.ask(target, "settle", self._owner, effect.number, self._lock_timeout)
                 if error.state != db.WATCH:
                     raise
                 answer = {"watch": json.loads(error.message)}

@@ -4,34 +4,42 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planarian_remote.postgresql.lexer import Token
 from planarian_remote.postgresql.statements import Statement, What
 
-_ELSEWHERE = frozenset({"select", "table", "using", "with", "join", "merge", "current", "only"})
-"""Words of statements that look at other tables, or at cursors."""
-_CALLS = frozenset(
+_ELSEWHERE = frozenset({"conflict", "select", "table", "using", "with", "join", "merge", "current", "only"})
+"""Words of statements that look at other tables, or at cursors, or do more than one kind of thing."""
+_FORMS = frozenset(
     """
-    abs all and any array avg between btrim case cast ceil ceiling char_length character_length clock_timestamp
-    coalesce concat concat_ws date_part date_trunc decimal else extract floor format gen_random_uuid greatest in
-    initcap is jsonb_build_array jsonb_build_object jsonb_set json_build_array json_build_object key least left
-    length like lower lpad ltrim make_date md5 mod not now nullif numeric on or overlay pi position power repeat
-    replace reverse right round row rpad rtrim set sign split_part sqrt strpos substr substring then timestamp
-    to_char to_date to_json to_jsonb to_number to_timestamp trim trunc upper values varchar varying when where
-    """.split()  # noqa: SIM905  # a list of 90 strings says no more
+    all and any array between case cast coalesce else greatest in is least like not nullif on or row set then values
+    when where key varchar char numeric decimal timestamp time interval
+    """.split()  # noqa: SIM905
 )
-"""Words that an opening parenthesis may follow: operators, clauses, types, and functions that only compute."""
+"""Words that an opening parenthesis may follow without being functions: operators, clauses, types."""
+
+_FUNCTIONS = frozenset(
+    """
+    abs btrim ceil ceiling char_length character_length clock_timestamp concat concat_ws date_part date_trunc floor
+    format gen_random_uuid initcap jsonb_build_array jsonb_build_object jsonb_set json_build_array json_build_object
+    left length lower lpad ltrim make_date md5 mod now pi power random repeat replace reverse right round rpad rtrim
+    sign split_part sqrt strpos substr to_char to_date to_json to_jsonb to_number to_timestamp trunc upper
+    """.split()  # noqa: SIM905
+)
+"""Functions that only compute, where they are the system's own (the server sees to that)."""
 
 
 @dataclass(frozen=True)
 class Plain:
-    """``target``: the table's name as written; None: it isn't plain. ``columns``: what an UPDATE assigns, where known
-    (also where it isn't plain).
+    """``target``: the table's name as written; None: it isn't plain. ``kind``: i, u or d, what it does to rows.
+    ``functions``: those that it calls. ``columns``: what an UPDATE assigns, where known (also where it isn't plain).
     """
 
     target: str | None = None
     returns: bool = False
-    inserts: bool = False
+    kind: str = ""
+    functions: Sequence[str] = ()
     columns: Sequence[str] | None = None
 
 
@@ -44,11 +52,12 @@ def plain_change(statement: Statement) -> Plain:
     at = 1 if action == "update" else 2
     columns = _assigned(found) if action == "update" else None
     end = _name_end(found, at)
-    if end == at or not _is_plain(found, at, end, inserts=action == "insert"):
+    functions = _functions(found, end, inserts=action == "insert") if end > at else None
+    if functions is None:
         return Plain(columns=columns)
     target = statement.text[found[at].start : found[end - 1].end]
     returns = any(token.kind == "word" and token.text == "returning" for token in found)
-    return Plain(target, returns, action == "insert", columns)
+    return Plain(target, returns, action[0], functions, columns)
 
 
 def _name_end(found: Sequence[Token], at: int) -> int:
@@ -63,19 +72,22 @@ def _name_end(found: Sequence[Token], at: int) -> int:
     return end
 
 
-def _is_plain(found: Sequence[Token], at: int, end: int, *, inserts: bool) -> bool:
+def _functions(found: Sequence[Token], end: int, *, inserts: bool) -> list[str] | None:
+    """The functions that a statement calls whose table's name ends at a token; None where it isn't plain."""
     words = {token.text for token in found[1:] if token.kind == "word"}
-    if words & _ELSEWHERE or ("from" in {token.text for token in found[end:] if token.kind == "word"}):
-        return False
-    for place, token in enumerate(found):
-        if token.kind != "mark" or token.text != "(" or place == 0:
+    if words & _ELSEWHERE or any(token.kind == "word" and token.text == "from" for token in found[end:]):
+        return None
+    if any(token.kind == "mark" and token.text == "$" for token in found):
+        return None
+    functions = []
+    for place, (before, token) in enumerate(pairwise(found), start=1):
+        if token.kind != "mark" or token.text != "(" or (inserts and place == end):
             continue
-        before = found[place - 1]
-        if before.kind == "quoted" and not (inserts and place == end):
-            return False
-        if before.kind == "word" and before.text not in _CALLS and not (inserts and place == end):
-            return False
-    return not any(token.text == "$" for token in found if token.kind == "mark")
+        if before.kind == "word" and before.text in _FUNCTIONS:
+            functions.append(before.text)
+        elif before.kind == "quoted" or (before.kind == "word" and before.text not in _FORMS):
+            return None
+    return functions
 
 
 def _assigned(found: Sequence[Token]) -> Sequence[str] | None:

@@ -52,12 +52,18 @@ CREATE UNLOGGED TABLE IF NOT EXISTS planarian.work (
 );
 ALTER TABLE planarian.work SET (autovacuum_vacuum_scale_factor = 0, autovacuum_vacuum_threshold = 5000);
 
--- Tables that have the capturing trigger, and the sequences that give values to their columns.
-CREATE TABLE IF NOT EXISTS planarian.watched (relation oid PRIMARY KEY, sequences oid[]);
+-- Tables that have the capturing trigger: which tables a write to each may reach, whether such a write runs no code of
+-- users (it did not when last looked at), and the sequences that give values to its columns.
+CREATE TABLE IF NOT EXISTS planarian.watched (
+    relation oid PRIMARY KEY,
+    reach oid[] NOT NULL,
+    closed boolean NOT NULL,
+    sequences oid[]
+);
 
--- Sets of tables, with the kinds of changes made to them, of which a trial showed that they can be undone; in the shape
--- that they had then (09_proof.sql).
-CREATE TABLE IF NOT EXISTS planarian.proof (key text PRIMARY KEY, shapes jsonb NOT NULL);
+-- Sets of tables, with the kinds of changes made to them, of which a trial showed that they can be undone, in the shape
+-- that they had then (05_proof.sql). closed: writing to them runs no code of users.
+CREATE TABLE IF NOT EXISTS planarian.proof (key text PRIMARY KEY, shapes jsonb NOT NULL, closed boolean NOT NULL);
 
 REVOKE ALL ON ALL TABLES IN SCHEMA planarian FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA planarian FROM PUBLIC;

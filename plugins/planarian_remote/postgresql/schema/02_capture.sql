@@ -95,11 +95,20 @@ BEGIN
             r.name, CASE WHEN planarian.needs_pinning(r.oid) THEN 'pinned' ELSE '' END
         );
         EXECUTE format('ALTER TABLE ONLY %s ENABLE ALWAYS TRIGGER planarian_capture', r.name);
-        INSERT INTO planarian.watched (relation, sequences) VALUES (r.oid, planarian.sequences_of(ARRAY[r.oid]))
-        ON CONFLICT (relation) DO UPDATE SET sequences = excluded.sequences;
+        PERFORM planarian.note_watched(r.oid);
     END LOOP;
-    PERFORM pg_stat_force_next_flush();
 END $$;
+
+CREATE FUNCTION planarian.note_watched(p_relation oid) RETURNS void LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    INSERT INTO planarian.watched (relation, reach, closed, sequences)
+    VALUES (
+        p_relation, p_relation || array_remove(planarian.reach(ARRAY[p_relation]), p_relation), planarian.is_closed(ARRAY[p_relation]),
+        planarian.sequences_of(ARRAY[p_relation])
+    )
+    ON CONFLICT (relation) DO UPDATE
+    SET reach = excluded.reach, closed = excluded.closed, sequences = excluded.sequences
+$$;
 
 -- The tables that a write to some tables may reach: partitions and children, and those that refer to them with an
 -- action of their own.

@@ -11,52 +11,60 @@ END $$;
 -- Calls that change something go one after the other: an undo switches triggers off and on again, and two of these
 -- at once would deadlock. It also makes whoever asks what became of a call wait for the backend that may still run it.
 CREATE FUNCTION planarian.lock() RETURNS void LANGUAGE sql AS $$
-    SELECT pg_catalog.pg_advisory_xact_lock(8030604370494483310)
+    SELECT pg_catalog.pg_advisory_xact_lock(@LOCK@)
 $$;
 
--- The beginning of a call: alone in its transaction, and not made before. id is NULL where it was (answer says what
--- it gave). known: p_target is an ordinary table whose rows are captured; sequences: what an insert to it moves.
+-- The beginning of a call: alone in its transaction. reach: the tables that a plain statement on p_target may reach, where
+-- it is a table whose rows are captured, and it can't mean any operator, cast or function of users; else NULL.
+-- sequences: what an insert moves.
 CREATE FUNCTION planarian.begin_effect(
-    p_version integer, p_owner text, p_number bigint, p_lock_timeout text, p_target oid, p_inserts boolean,
-    OUT id bigint, OUT answer text, OUT known boolean, OUT sequences oid[]
+    p_version integer, p_lock_timeout text, p_target oid, p_inserts boolean, p_functions text[],
+    OUT id bigint, OUT reach oid[], OUT sequences oid[]
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF p_version <> @VERSION@ THEN
-        RAISE EXCEPTION '%', @VERSION@ USING ERRCODE = 'PLN04';
+    IF p_version <> @VERSION@ OR pg_current_xact_id_if_assigned() IS NOT NULL
+        OR current_setting('planarian.effect', true) <> '' OR NOT current_setting('track_counts')::boolean
+    THEN
+        PERFORM planarian.refuse_begin(p_version);
     END IF;
-    IF pg_current_xact_id_if_assigned() IS NOT NULL THEN
-        PERFORM planarian.refuse('a call of Planarian must be a transaction of its own');
+    PERFORM set_config('lock_timeout', p_lock_timeout, true);
+    PERFORM pg_advisory_xact_lock(@LOCK@);
+    id := nextval('planarian.effect_id');
+    IF p_target IS NOT NULL AND current_setting('standard_conforming_strings')::boolean THEN
+        SELECT w.reach, CASE WHEN p_inserts THEN w.sequences END INTO reach, sequences
+        FROM planarian.watched w WHERE w.relation = p_target AND w.closed;
+        IF p_functions <> '{}' AND EXISTS (SELECT FROM pg_proc WHERE proname = ANY (p_functions) AND oid >= 16384) THEN
+            reach := NULL;
+        END IF;
     END IF;
+END $$;
+
+CREATE FUNCTION planarian.refuse_begin(p_version integer) RETURNS void LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+BEGIN
+    PERFORM planarian.check_version(p_version);
     IF NOT current_setting('track_counts')::boolean THEN
         PERFORM planarian.refuse('track_counts is off in this database, so nobody can check what a statement changed');
     END IF;
-    IF current_setting('planarian.effect', true) <> '' THEN
-        PERFORM planarian.refuse('the setting planarian.effect is not for others');
-    END IF;
-    PERFORM set_config('lock_timeout', p_lock_timeout, true);
-    PERFORM planarian.lock();
-    SELECT planarian.answer(e.state, e.row_count, e.rows, e.row_type) INTO answer
-    FROM planarian.effect e WHERE e.owner = p_owner AND e.number = p_number;
-    IF FOUND THEN
-        RETURN;
-    END IF;
-    id := nextval('planarian.effect_id');
-    known := false;
-    IF p_target IS NOT NULL AND current_setting('standard_conforming_strings')::boolean THEN
-        SELECT true, CASE WHEN p_inserts THEN w.sequences END INTO known, sequences
-        FROM planarian.watched w JOIN pg_class c ON c.oid = w.relation
-        WHERE w.relation = p_target
-          AND c.relkind = 'r' AND c.relpersistence <> 't' AND NOT c.relhasrules;
+    PERFORM planarian.refuse('a call of Planarian must be a transaction of its own');
+END $$;
+
+-- Whether the caller was written for these functions; PLN04 with our version if not.
+CREATE FUNCTION planarian.check_version(p_version integer) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    IF p_version <> @VERSION@ THEN
+        RAISE EXCEPTION '%', @VERSION@ USING ERRCODE = 'PLN04';
     END IF;
 END $$;
 
 -- What a call gave, as its caller gets it. The rows are text: whoever carries them on must not touch them.
 CREATE FUNCTION planarian.answer(p_state text, p_count bigint, p_rows json, p_row_type text) RETURNS text
-IMMUTABLE LANGUAGE sql AS $$
-    SELECT pg_catalog.json_build_object(
+IMMUTABLE LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN pg_catalog.json_build_object(
         'state', p_state, 'count', p_count, 'rows', p_rows::pg_catalog.text, 'row_type', p_row_type
-    )::pg_catalog.text
-$$;
+    );
+END $$;
 
 -- The types of a record's columns, in order; NULL where a type has no binary output.
 CREATE FUNCTION planarian.row_type(p_row record) RETURNS text LANGUAGE plpgsql
@@ -78,31 +86,42 @@ EXCEPTION WHEN undefined_function THEN
     RETURN NULL;
 END $$;
 
+-- Rows of a table that this backend wrote, as the server counts them (see planarian.counters).
+CREATE FUNCTION planarian.changes(p_relation oid) RETURNS bigint LANGUAGE sql AS $$
+    SELECT pg_catalog.pg_stat_get_xact_tuples_inserted(p_relation) OPERATOR(pg_catalog.+)
+           pg_catalog.pg_stat_get_xact_tuples_updated(p_relation) OPERATOR(pg_catalog.+)
+           pg_catalog.pg_stat_get_xact_tuples_deleted(p_relation)
+$$;
+
+CREATE FUNCTION planarian.changes_to(p_relations oid[]) RETURNS bigint LANGUAGE plpgsql AS $$
+DECLARE
+    v_changes bigint := 0;
+    v_relation oid;
+BEGIN
+    FOREACH v_relation IN ARRAY p_relations LOOP
+        v_changes := v_changes + planarian.changes(v_relation);
+    END LOOP;
+    RETURN v_changes;
+END $$;
+
+-- How many rows of the system's catalogs this backend has changed, as the server counts them (see planarian.counters):
+-- any change of the schema, of large objects, privileges or settings is among it. A rolled back attempt counts too.
 DO $$
 BEGIN
     EXECUTE format(
-        'CREATE FUNCTION planarian.catalogs() RETURNS oid[] IMMUTABLE LANGUAGE sql AS %L',
-        (SELECT format('SELECT %L::pg_catalog.oid[]', array_agg(oid)) FROM pg_catalog.pg_class
-         WHERE relnamespace = 'pg_catalog'::pg_catalog.regnamespace AND relkind = 'r')
+        'CREATE FUNCTION planarian.catalog_changes() RETURNS bigint LANGUAGE plpgsql AS %L', format(
+            'BEGIN RETURN (SELECT pg_catalog.sum(planarian.changes(c)) FROM pg_catalog.unnest(%L::pg_catalog.oid[]) c); END',
+            (SELECT array_agg(oid) FROM pg_catalog.pg_class
+             WHERE relnamespace = 'pg_catalog'::pg_catalog.regnamespace AND relkind = 'r')
+        )
     );
 END $$;
-
--- How many rows of the system's catalogs this transaction has changed: none, unless it changed the schema, large
--- objects, privileges or settings. A rolled back attempt counts too.
-CREATE FUNCTION planarian.catalog_changes() RETURNS bigint LANGUAGE sql AS $$
-    SELECT pg_catalog.sum(
-        pg_catalog.pg_stat_get_xact_tuples_inserted(c) OPERATOR(pg_catalog.+)
-        pg_catalog.pg_stat_get_xact_tuples_updated(c) OPERATOR(pg_catalog.+)
-        pg_catalog.pg_stat_get_xact_tuples_deleted(c)
-    )::pg_catalog.int8 FROM pg_catalog.unnest(planarian.catalogs()) c
-$$;
 
 -- Rows that this backend wrote, by table, as the server counts them: {table: rows, "catalogs": rows}. What an earlier
 -- transaction did may be among it until the statistics were flushed: only differences count.
 CREATE FUNCTION planarian.counters() RETURNS jsonb LANGUAGE sql SET search_path = pg_catalog, pg_temp AS $$
     SELECT jsonb_object_agg(w.oid, w.changes) || jsonb_build_object('catalogs', planarian.catalog_changes()) FROM (
-        SELECT c.oid, pg_stat_get_xact_tuples_inserted(c.oid) + pg_stat_get_xact_tuples_updated(c.oid)
-                      + pg_stat_get_xact_tuples_deleted(c.oid) AS changes
+        SELECT c.oid, planarian.changes(c.oid) AS changes
         FROM pg_class c WHERE c.oid >= 16384 AND c.relkind IN ('r', 'm')
     ) w WHERE w.changes > 0 OR w.oid = 'planarian.image'::regclass
 $$;

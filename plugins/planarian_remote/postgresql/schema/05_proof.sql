@@ -1,73 +1,58 @@
 -- A trial undo for each call costs more than the call. So what a trial showed is remembered: that this set of tables,
 -- with these kinds of changes, in this shape, can be undone. Only where nothing else decides it, such as the rows.
 
--- What a call touched, by its images and by the server's counters.
+-- What a call touched, by its images.
 --   key        names the tables, the kinds of changes to each, and the tables' stamps
 --   alike      no table had two rows updated, so no two rows of the call can be in each other's way
---   seen       a table's counter differs from what was captured of it (were it zero before the call)
---   elsewhere  rows written to other tables than those (of which our images are as many)
 CREATE FUNCTION planarian.touched(
-    p_id bigint, OUT images bigint, OUT relations oid[], OUT key text, OUT alike boolean, OUT seen boolean,
-    OUT elsewhere bigint
-) LANGUAGE plpgsql STABLE SET search_path = pg_catalog, pg_temp AS $$
+    p_id bigint, OUT images bigint, OUT relations oid[], OUT key text, OUT alike boolean
+) LANGUAGE plpgsql STABLE AS $$
 BEGIN
-    SELECT coalesce(sum(t.rows), 0), array_agg(t.relation), 
+    SELECT sum(t.rows), array_agg(t.relation), 
            string_agg(concat_ws(' ', t.relation, t.kinds, planarian.stamp(t.relation)), ';' ORDER BY t.relation),
-           bool_and(t.rows = 1 OR t.updated = 0), coalesce(bool_or(t.rows <> t.changes), false),
-           (SELECT sum(planarian.changes(c.oid)) FROM pg_class c WHERE c.oid >= 16384 AND c.relkind IN ('r', 'm'))
-               - coalesce(sum(t.changes), 0)
-    INTO images, relations, key, alike, seen, elsewhere
+           bool_and(t.rows = 1 OR t.updated = 0)
+    INTO images, relations, key, alike
     FROM (
         SELECT i.relation, count(*) AS rows, count(*) FILTER (WHERE i.old IS NOT NULL AND i.new IS NOT NULL) AS updated,
                concat(CASE WHEN bool_or(i.old IS NULL) THEN 'i' END,
                       CASE WHEN bool_or(i.old IS NOT NULL AND i.new IS NOT NULL) THEN 'u' END,
-                      CASE WHEN bool_or(i.new IS NULL) THEN 'd' END) AS kinds,
-               planarian.changes(i.relation) AS changes
+                      CASE WHEN bool_or(i.new IS NULL) THEN 'd' END) AS kinds
         FROM planarian.image i WHERE i.effect = p_id GROUP BY i.relation
     ) t;
+    images := coalesce(images, 0);
 END $$;
 
-CREATE FUNCTION planarian.changes(p_relation oid) RETURNS bigint LANGUAGE sql AS $$
-    SELECT pg_catalog.pg_stat_get_xact_tuples_inserted(p_relation) OPERATOR(pg_catalog.+)
-           pg_catalog.pg_stat_get_xact_tuples_updated(p_relation) OPERATOR(pg_catalog.+)
-           pg_catalog.pg_stat_get_xact_tuples_deleted(p_relation)
-$$;
-
 -- Differs once anything about a table was changed that matters for writing to it: which transactions wrote the rows
--- that describe it.
-CREATE FUNCTION planarian.stamp(p_relation oid) RETURNS text STABLE LANGUAGE sql
-SET search_path = pg_catalog, pg_temp AS $$
-    SELECT concat_ws('/',
-        (SELECT xmin FROM pg_class WHERE oid = p_relation),
-        (SELECT string_agg(xmin::text, ',' ORDER BY attnum) FROM pg_attribute WHERE attrelid = p_relation AND attnum > 0),
-        (SELECT string_agg(concat(oid, ':', xmin), ',' ORDER BY oid) FROM pg_trigger WHERE tgrelid = p_relation),
-        (SELECT string_agg(concat(oid, ':', xmin), ',' ORDER BY oid) FROM pg_constraint WHERE conrelid = p_relation),
-        (SELECT string_agg(concat(indexrelid, ':', xmin), ',' ORDER BY indexrelid) FROM pg_index
-         WHERE indrelid = p_relation)
-    )
-$$;
+-- that describe it. (Checks, rules, policies, children and partitioning show in pg_class, foreign keys in pg_trigger.)
+CREATE FUNCTION planarian.stamp(p_relation oid) RETURNS text STABLE LANGUAGE plpgsql AS $$
+BEGIN
+    RETURN (
+        SELECT concat(count(*), '/', sum(hashint8(d.writer::text::bigint << 24 | d.part)))
+        FROM (
+            SELECT xmin AS writer, 0 AS part FROM pg_class WHERE oid = p_relation
+            UNION ALL SELECT xmin, attnum FROM pg_attribute WHERE attrelid = p_relation AND attnum > 0
+            UNION ALL SELECT xmin, oid::int FROM pg_trigger WHERE tgrelid = p_relation
+        ) d
+    );
+END $$;
 
--- Makes sure that an effect can be undone, by what is known or by a trial; returns its tables' shapes.
-CREATE FUNCTION planarian.proven(p_id bigint, p_key text, p_relations oid[], p_alike boolean, p_columns text[])
-RETURNS jsonb LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+-- Makes sure by a trial that an effect can be undone; returns its tables' shapes. p_quick: what holds for it holds for
+-- all with this key.
+CREATE FUNCTION planarian.prove(p_id bigint, p_key text, p_relations oid[], p_quick boolean)
+RETURNS jsonb LANGUAGE plpgsql AS $$
 DECLARE
     v_shapes jsonb;
-    v_quick boolean := p_alike;
+    v_relation oid;
 BEGIN
-    IF NOT v_quick AND p_columns IS NOT NULL THEN
-        v_quick := NOT planarian.may_collide(p_relations, p_columns);
-    END IF;
-    IF v_quick THEN
-        SELECT p.shapes INTO v_shapes FROM planarian.proof p WHERE p.key = p_key;
-        IF FOUND THEN
-            RETURN v_shapes;
-        END IF;
-    END IF;
     PERFORM planarian.check_watched(p_relations);
+    FOREACH v_relation IN ARRAY p_relations LOOP
+        PERFORM planarian.note_watched(v_relation);
+    END LOOP;
     SELECT jsonb_object_agg(relation, planarian.shape(relation)) INTO v_shapes FROM unnest(p_relations) relation;
     PERFORM planarian.try_undo(p_id);
-    IF v_quick AND planarian.is_provable(p_relations) THEN
-        INSERT INTO planarian.proof (key, shapes) VALUES (p_key, v_shapes);
+    IF p_quick AND planarian.is_provable(p_relations) THEN
+        INSERT INTO planarian.proof (key, shapes, closed)
+        VALUES (p_key, v_shapes, planarian.is_closed(p_relations)) ON CONFLICT DO NOTHING;
     END IF;
     RETURN v_shapes;
 END $$;
@@ -101,13 +86,18 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 -- Whether what a trial shows for some rows of tables holds for all: no constraint that present rows may break, no code
--- of users' in types, constraints, indexes or policies, no replication that asks for more.
+-- of users' in types, constraints, indexes or policies, nothing that a publication would ask for besides.
 CREATE FUNCTION planarian.is_provable(p_relations oid[]) RETURNS boolean STABLE LANGUAGE sql
 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT NOT EXISTS (SELECT FROM pg_publication)
-    AND current_setting('session_replication_role') = 'origin'
+    SELECT current_setting('session_replication_role') = 'origin'
     AND NOT EXISTS (
-        SELECT FROM pg_class c WHERE c.oid = ANY (p_relations) AND (c.relrowsecurity OR c.relhasrules)
+        SELECT FROM pg_class c WHERE c.oid = ANY (p_relations) AND (
+            c.relrowsecurity OR c.relhasrules
+            OR c.relreplident <> 'f' AND NOT EXISTS (
+                SELECT FROM pg_index i
+                WHERE i.indrelid = c.oid AND (c.relreplident = 'd' AND i.indisprimary OR c.relreplident = 'i' AND i.indisreplident)
+            )
+        )
     ) AND NOT EXISTS (
         SELECT FROM pg_attribute a LEFT JOIN pg_type t ON t.oid = a.atttypid
         WHERE a.attrelid = ANY (p_relations) AND a.attnum > 0 AND NOT a.attisdropped
@@ -123,6 +113,24 @@ SET search_path = pg_catalog, pg_temp AS $$
         WHERE d.adrelid = ANY (p_relations) AND a.attgenerated <> '' AND planarian.has_foreign_code(d.adbin::text)
     ) AND NOT EXISTS (
         SELECT FROM pg_trigger t WHERE t.tgrelid = ANY (p_relations) AND t.tgisinternal AND t.tgenabled <> 'O'
+    )
+$$;
+
+-- Whether writing to tables runs no code of users, and reaches only tables whose rows are captured.
+CREATE FUNCTION planarian.is_closed(p_relations oid[]) RETURNS boolean STABLE LANGUAGE sql
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT planarian.unwatched(p_relations) IS NULL
+    AND NOT EXISTS (
+        SELECT FROM pg_class c
+        WHERE c.oid = ANY (planarian.reach(p_relations)) AND (c.relkind <> 'r' OR c.relhassubclass OR c.relhasrules)
+    )
+    AND NOT EXISTS (SELECT FROM pg_operator WHERE oid >= 16384) AND NOT EXISTS (SELECT FROM pg_cast WHERE oid >= 16384)
+    AND NOT EXISTS (
+        SELECT FROM pg_trigger t WHERE t.tgrelid = ANY (planarian.reach(p_relations))
+          AND NOT t.tgisinternal AND t.tgname <> 'planarian_capture'
+    ) AND NOT EXISTS (
+        SELECT FROM pg_attrdef d CROSS JOIN LATERAL regexp_matches(d.adbin::text, ':(?:opfuncid|funcid) ([0-9]+)', 'g') m
+        WHERE d.adrelid = ANY (planarian.reach(p_relations)) AND m[1]::oid >= 16384
     )
 $$;
 

@@ -12,9 +12,7 @@ DECLARE
     v_redo bigint[];
     v_skipped jsonb := '[]';
 BEGIN
-    IF p_version <> @VERSION@ THEN
-        RAISE EXCEPTION '%', @VERSION@ USING ERRCODE = 'PLN04';
-    END IF;
+    PERFORM planarian.check_version(p_version);
     PERFORM set_config('lock_timeout', p_lock_timeout, true);
     PERFORM planarian.lock();
     v_undo := planarian.ids(p_owner, p_undo, 'applied');
@@ -30,7 +28,6 @@ BEGIN
     UPDATE planarian.effect SET state = 'undone' WHERE id = ANY (v_undo);
     UPDATE planarian.effect SET state = 'applied' WHERE id = ANY (v_redo);
     PERFORM planarian.move_sequences(v_undo, v_redo);
-    PERFORM pg_stat_force_next_flush();
     RETURN json_build_object('skipped', v_skipped)::text;
 END $$;
 
@@ -84,9 +81,7 @@ END $$;
 CREATE FUNCTION planarian.settle(p_version integer, p_owner text, p_number bigint, p_lock_timeout text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF p_version <> @VERSION@ THEN
-        RAISE EXCEPTION '%', @VERSION@ USING ERRCODE = 'PLN04';
-    END IF;
+    PERFORM planarian.check_version(p_version);
     PERFORM set_config('lock_timeout', p_lock_timeout, true);
     PERFORM planarian.lock();
     INSERT INTO planarian.effect (id, owner, number, state)
@@ -98,9 +93,7 @@ END $$;
 CREATE FUNCTION planarian.forget(p_version integer, p_owner text, p_numbers bigint[], p_lock_timeout text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
 BEGIN
-    IF p_version <> @VERSION@ THEN
-        RAISE EXCEPTION '%', @VERSION@ USING ERRCODE = 'PLN04';
-    END IF;
+    PERFORM planarian.check_version(p_version);
     PERFORM set_config('lock_timeout', p_lock_timeout, true);
     PERFORM planarian.lock();
     DELETE FROM planarian.image WHERE effect IN (

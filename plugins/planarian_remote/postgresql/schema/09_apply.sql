@@ -78,20 +78,22 @@ SET search_path = pg_catalog, pg_temp AS $$
     WHERE c.oid = ANY (planarian.reach(p_targets)) AND c.relkind = 'r' AND NOT planarian.is_watched(c.oid)
 $$;
 
--- Makes a call. Its answer is planarian.answer's, or {"watch": tables} where nothing was done yet: they need
+-- Makes a call; PLN08 if it was made before, or is void. Its answer is planarian.answer's, or {"watch": tables} where nothing was done yet: they need
 -- planarian.watch first.
---   p_target   the table, where the caller knows that the statement is a plain one on it (no other relation, no function
---              but harmless ones; `returns`, `inserts` are right then); else NULL
---   p_columns  the columns that an UPDATE assigns, where the caller knows them
+--   p_target     the table, where the caller knows that the statement is a plain one on it: it names no other relation,
+--                and calls no functions but p_functions, which are harmless if they are the system's own; else NULL
+--   p_returns    whether it has RETURNING; looked at with p_target
+--   p_kind       'i', 'u' or 'd': what happens to each row; looked at with p_target
+--   p_columns    the columns that an UPDATE assigns, where the caller knows them
 CREATE FUNCTION planarian.apply(
     p_version integer, p_owner text, p_number bigint, p_statement text, p_target text, p_returns boolean,
-    p_inserts boolean, p_columns text[], p_max_rows bigint, p_lock_timeout text
+    p_kind text, p_functions text[], p_columns text[], p_max_rows bigint, p_lock_timeout text
 ) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_begun record;
-    v_plain record;
     v_judged record;
     v_counters pg_catalog.jsonb;
+    v_changes pg_catalog.int8[];
     v_sequences pg_catalog.jsonb;
     v_returns pg_catalog.bool := p_returns;
     v_rows pg_catalog.json[] := '{}';
@@ -100,13 +102,13 @@ DECLARE
     r record;
 BEGIN
     v_begun := planarian.begin_effect(
-        p_version, p_owner, p_number, p_lock_timeout, pg_catalog.to_regclass(p_target), p_inserts
+        p_version, p_lock_timeout, pg_catalog.to_regclass(p_target), p_kind = 'i', p_functions
     );
-    IF v_begun.id IS NULL THEN
-        RETURN v_begun.answer;
-    END IF;
-    IF v_begun.known THEN
-        v_sequences := planarian.sequence_values(v_begun.sequences);
+    IF v_begun.reach IS NOT NULL THEN
+        v_changes := ARRAY[planarian.changes_to(v_begun.reach), planarian.changes('planarian.image'::pg_catalog.regclass)];
+        IF v_begun.sequences IS NOT NULL THEN
+            v_sequences := planarian.sequence_values(v_begun.sequences);
+        END IF;
     ELSE
         v_judged := planarian.judge(p_statement);
         IF v_judged.unwatched IS NOT NULL THEN
@@ -131,31 +133,85 @@ BEGIN
     END IF;
     SET CONSTRAINTS ALL IMMEDIATE;
     PERFORM pg_catalog.set_config('planarian.effect', '', true);
+    IF v_changes IS NOT NULL AND planarian.finish_plain(
+        v_begun.id, p_owner, p_number, p_statement, v_count, CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END,
+        v_row_type, v_begun.reach, v_changes, v_sequences, p_kind, p_columns
+    ) THEN
+        RETURN pg_catalog.json_build_object(
+            'state', 'applied', 'count', v_count,
+            'rows', CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows)::pg_catalog.text END, 'row_type', v_row_type
+        );
+    END IF;
     RETURN planarian.finish_effect(
         v_begun.id, p_owner, p_number, p_statement, v_count,
-        CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END, v_row_type, v_counters, v_sequences, p_columns,
-        p_max_rows
+        CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END, v_row_type, v_counters, v_begun.reach, v_changes,
+        v_sequences, p_columns, p_max_rows
     );
+END $$;
+
+-- The end of a plain call on one table: true where its like is proven, and the counters agree that as many rows of the
+-- table as the statement says were changed and captured, and no others within reach. False: look more closely.
+CREATE FUNCTION planarian.finish_plain(
+    p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
+    p_reach oid[], p_changes bigint[], p_sequences jsonb, p_kind text, p_columns text[]
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_shapes jsonb;
+    v_relation oid := p_reach[1];
+BEGIN
+    IF p_count = 0 OR p_kind IS NULL OR planarian.changes_to(p_reach) - p_changes[1] <> p_count
+        OR planarian.changes('planarian.image'::regclass) - p_changes[2] <> p_count
+    THEN
+        RETURN false;
+    END IF;
+    SELECT p.shapes INTO v_shapes FROM planarian.proof p
+    WHERE p.closed AND p.key = concat(v_relation, ' ', p_kind, ' ', planarian.stamp(v_relation));
+    IF NOT FOUND OR p_count > 1 AND p_kind = 'u' AND planarian.may_collide(ARRAY[v_relation], p_columns) THEN
+        RETURN false;
+    END IF;
+    PERFORM planarian.enter(
+        p_id, p_owner, p_number, p_statement, p_count, p_rows, p_row_type, v_shapes, p_sequences
+    );
+    RETURN true;
+END $$;
+
+CREATE FUNCTION planarian.enter(
+    p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
+    p_shapes jsonb, p_sequences jsonb
+) RETURNS void LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO planarian.effect (id, owner, number, state, statement, row_count, rows, row_type, shapes, sequences)
+    VALUES (
+        p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type, p_shapes,
+        CASE WHEN p_sequences IS NULL THEN '{}' ELSE planarian.sequence_moves(p_sequences) END
+    ) ON CONFLICT (owner, number) DO NOTHING;
+    IF NOT FOUND THEN
+        RAISE EXCEPTION 'made before' USING ERRCODE = 'PLN08';
+    END IF;
 END $$;
 
 -- The end of a call: nothing may have escaped capture, and a trial must undo it unless that is proven for the like of
 -- it; then it is entered.
 CREATE FUNCTION planarian.finish_effect(
     p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
-    p_counters jsonb, p_sequences jsonb, p_columns text[], p_max_rows bigint
-) RETURNS text LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+    p_counters jsonb, p_reach oid[], p_changes bigint[], p_sequences jsonb, p_columns text[], p_max_rows bigint
+) RETURNS text LANGUAGE plpgsql SECURITY DEFINER
+SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
-    v_touched record;
-    v_shapes jsonb := '{}';
-    v_moves jsonb := '{}';
+    v_touched record := planarian.touched(p_id);
+    v_quick boolean := v_touched.alike OR NOT planarian.may_collide(v_touched.relations, p_columns);
+    v_closed boolean;
+    v_shapes jsonb;
 BEGIN
-    v_touched := planarian.touched(p_id);
-    IF p_counters IS NULL THEN
-        IF v_touched.seen OR v_touched.elsewhere <> v_touched.images OR planarian.catalog_changes() <> 0 THEN
-            RAISE EXCEPTION 'count again' USING ERRCODE = 'PLN07';
-        END IF;
-    ELSE
+    IF v_quick THEN
+        SELECT p.shapes, p.closed INTO v_shapes, v_closed FROM planarian.proof p WHERE p.key = v_touched.key;
+    END IF;
+    IF p_counters IS NOT NULL THEN
         PERFORM planarian.check_captured(p_id, p_counters);
+    ELSIF NOT coalesce(v_closed, planarian.is_closed(p_reach))
+        OR planarian.changes_to(p_reach) - p_changes[1] <> v_touched.images OR NOT v_touched.relations <@ p_reach
+    THEN
+        RAISE EXCEPTION 'look more closely' USING ERRCODE = 'PLN07';
     END IF;
     IF v_touched.images > p_max_rows THEN
         PERFORM planarian.refuse(format(
@@ -163,16 +219,13 @@ BEGIN
             v_touched.images, p_max_rows
         ));
     END IF;
-    IF v_touched.images > 0 THEN
-        v_shapes := planarian.proven(p_id, v_touched.key, v_touched.relations, v_touched.alike, p_columns);
+    IF v_shapes IS NULL AND v_touched.images > 0 THEN
+        v_shapes := planarian.prove(p_id, v_touched.key, v_touched.relations, v_quick);
     END IF;
-    IF p_sequences <> '{}' THEN
-        v_moves := planarian.sequence_moves(p_sequences);
-    END IF;
-    PERFORM pg_stat_force_next_flush();
-    INSERT INTO planarian.effect (id, owner, number, state, statement, row_count, rows, row_type, shapes, sequences)
-    VALUES (p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type, v_shapes, v_moves);
-    RETURN planarian.answer('applied', p_count, p_rows, p_row_type);
+    PERFORM planarian.enter(
+        p_id, p_owner, p_number, p_statement, p_count, p_rows, p_row_type, coalesce(v_shapes, '{}'), p_sequences
+    );
+    RETURN json_build_object('state', 'applied', 'count', p_count, 'rows', p_rows::text, 'row_type', p_row_type);
 END $$;
 
 -- Reading: in a transaction that can't write. The whole call is one.
