@@ -58,6 +58,7 @@ nox.options.sessions = [
     *(["rootless"] if IS_ROOT else []),
     "demo",
     "upstream_miniswe",
+    "upstream_langgraph",
     "bench",
 ]
 
@@ -222,6 +223,15 @@ def upstream_miniswe(session: nox.Session) -> None:
     install_wheel(session, "miniswe", groups=["test"])
     with scratch(session) as environment:
         script = str(ROOT / "tests" / "upstream" / "miniswe" / "run.py")
+        session.run("python", script, *session.posargs, env=environment)
+
+
+@nox.session
+def upstream_langgraph(session: nox.Session) -> None:
+    """LangGraph's own tests of time travel, subgraphs and interrupts, through our checkpointer."""
+    install_wheel(session, "langgraph", groups=["langgraph"])
+    with scratch(session) as environment:
+        script = str(ROOT / "tests" / "upstream" / "langgraph" / "run.py")
         session.run("python", script, *session.posargs, env=environment)
 
 

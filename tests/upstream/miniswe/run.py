@@ -12,14 +12,15 @@ import importlib.metadata
 import os
 import subprocess
 import sys
-import tarfile
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
-from xml.etree import ElementTree
 
 from planarian_core import Planarian
 from planarian_core.errors import PlanarianError
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[3]))
+from tests.upstream import sdist
 
 PACKAGE = "mini-swe-agent"
 TESTS = ("tests/environments/test_local.py", "tests/agents/test_default.py", "tests/agents/test_interactive.py")
@@ -43,7 +44,7 @@ def main(arguments: Sequence[str]) -> int:
     options = parser.parse_args(arguments)
     with tempfile.TemporaryDirectory(prefix="miniswe-upstream-") as folder:
         place = Path(folder)
-        source = options.source.absolute() if options.source else fetch_sdist(place)
+        source = options.source.absolute() if options.source else sdist.fetch(PACKAGE, place)
         if not has_tests(source) and options.clone:
             source = clone(place)
         if not has_tests(source):
@@ -56,17 +57,6 @@ def main(arguments: Sequence[str]) -> int:
 
 def version() -> str:
     return importlib.metadata.version(PACKAGE)
-
-
-def fetch_sdist(place: Path) -> Path:
-    """Download and unpack the sdist of the installed version; its top folder."""
-    pip = [sys.executable, "-m", "pip", "download", "--quiet", "--no-binary", ":all:", "--no-deps"]
-    subprocess.run([*pip, "--dest", str(place), f"{PACKAGE}=={version()}"], check=True, timeout=600)
-    (archive,) = place.glob("*.tar.gz")
-    with tarfile.open(archive) as tar:
-        tar.extractall(place / "sdist", filter="data")
-    (top,) = (place / "sdist").iterdir()
-    return top
 
 
 def clone(place: Path) -> Path:
@@ -118,20 +108,11 @@ def run(source: Path, backends: str, place: Path) -> bool:
         "MSWEA_GLOBAL_CONFIG_DIR": str(place / "mini-swe-agent"),
     }
     done = subprocess.run(command, cwd=source, env=environment, check=False, timeout=1800)
-    counts = read_counts(report)
+    counts = sdist.read_counts(report)
     print(f"{PACKAGE} {version()} on {backends}: " + ", ".join(f"{n} {what}" for what, n in counts.items()))
     for name, reason in deselected.items():
         print(f"  deselected: {name}: {reason}")
     return done.returncode == 0 and counts["failed"] == 0
-
-
-def read_counts(report: Path) -> dict[str, int]:
-    suite = ElementTree.parse(report).getroot().find("testsuite")  # noqa: S314  # our own pytest wrote it
-    if suite is None:
-        raise SystemExit("pytest wrote no report")
-    failed = int(suite.get("failures", 0)) + int(suite.get("errors", 0))
-    skipped = int(suite.get("skipped", 0))
-    return {"passed": int(suite.get("tests", 0)) - failed - skipped, "failed": failed, "skipped": skipped}
 
 
 if __name__ == "__main__":
