@@ -70,10 +70,11 @@ class DoltVersions:
             self._explained(CompensationError, f"{sandbox_id} could not be brought to version {version}"),
             self._on_branch(sandbox_id, version) as branch,
         ):
+            if not branch.value(_CLEAN):  # a hard reset would leave new tables where they are
+                _commit_all(branch, f"what a rollback of {sandbox_id} left behind")
             _keep_tip(branch, sandbox_id, version)
             reach("branch.kept")
             branch.execute("SELECT dolt_reset('--hard', ?)", version)
-            branch.execute("SELECT dolt_clean()")  # new tables outlive a hard reset
             there = str(branch.value("SELECT dolt_hashof('HEAD')"))
             if there != version or not branch.value(_CLEAN):
                 raise CompensationError(

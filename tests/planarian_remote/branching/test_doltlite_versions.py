@@ -102,7 +102,7 @@ def test_what_is_not_committed_outlives_no_reset(
 ) -> None:
     """New tables survive the engine's own hard reset; and there is no safety statepoint that holds them."""
     point, before = planarian.snapshot(sandbox), notes.dump(sandbox.id)
-    agent.do("CREATE TABLE brandnew(a)")
+    agent.do("CREATE TABLE brandnew(a INTEGER PRIMARY KEY AUTOINCREMENT)")
     agent.do("INSERT INTO brandnew VALUES (1)")
     planarian.rollback(sandbox, point, safety=False)
     assert notes.dump(sandbox.id) == before
