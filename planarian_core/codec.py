@@ -11,7 +11,7 @@ import enum
 import functools
 import types
 import typing
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
 T = TypeVar("T")
@@ -19,8 +19,12 @@ T = TypeVar("T")
 
 def encode(value: Any) -> Any:
     """Turn a model value into JSON-safe data."""
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {f.name: encode(getattr(value, f.name)) for f in dataclasses.fields(value)}
+    kind: Any = type(value)
+    if value is None or kind in _PLAIN:
+        return value
+    names = _field_names(kind)
+    if names is not None:
+        return {name: encode(getattr(value, name)) for name in names}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple | list | frozenset | set):
@@ -36,35 +40,54 @@ def decode(cls: type[T], data: Any) -> T:
     Raises:
         TypeError, ValueError: the data doesn't fit (the registry turns this into RegistryCorrupt).
     """
-    return typing.cast(T, _decode(cls, data))
+    hint: Any = cls
+    return typing.cast(T, _decoder(hint)(data))
 
 
 @functools.cache
-def _hints(cls: type) -> dict[str, Any]:
-    return typing.get_type_hints(cls)
+def _field_names(cls: type) -> tuple[str, ...] | None:
+    return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
-def _decode(hint: Any, data: Any) -> Any:
-    origin = typing.get_origin(hint)
+@functools.cache
+def _decoder(hint: Any) -> Callable[[Any], Any]:
+    """What decodes values of a type; made once for each, because a tool call decodes several records."""
+    origin, args = typing.get_origin(hint), typing.get_args(hint)
     if origin in (typing.Union, types.UnionType):
-        if data is None:
-            return None
-        hint = next(a for a in typing.get_args(hint) if a is not type(None))
-        return _decode(hint, data)
+        inner = _decoder(next(a for a in args if a is not type(None)))
+        return lambda data: None if data is None else inner(data)
     if origin is tuple:
-        args = typing.get_args(hint)
         if len(args) == 2 and args[1] is Ellipsis:
-            return tuple(_decode(args[0], item) for item in data)
-        return tuple(_decode(a, item) for a, item in zip(args, data, strict=True))
-    if origin is not None and isinstance(origin, type) and issubclass(origin, Mapping):
-        item_hint = typing.get_args(hint)[1]
-        return {key: _decode(item_hint, item) for key, item in data.items()}
+            each = _decoder(args[0])
+            return lambda data: tuple(map(each, data))
+        parts = [_decoder(a) for a in args]
+        return lambda data: tuple(part(item) for part, item in zip(parts, data, strict=True))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        item = _decoder(args[1])
+        return lambda data: {key: item(value) for key, value in data.items()}
     if isinstance(hint, type) and dataclasses.is_dataclass(hint):
-        if not isinstance(data, Mapping):
-            raise TypeError(f"{hint.__name__} expects an object, not {type(data).__name__}")
-        hints = _hints(hint)
-        known = {f.name: _decode(hints[f.name], data[f.name]) for f in dataclasses.fields(hint) if f.name in data}
-        return hint(**known)
+        return _record_decoder(hint)
     if isinstance(hint, type) and issubclass(hint, enum.Enum):
-        return hint(data)
+        return hint
+    return _as_it_is
+
+
+def _record_decoder(cls: type) -> Callable[[Any], Any]:
+    hints: dict[str, Callable[[Any], Any]] = {}
+
+    def decode_record(data: Any) -> Any:
+        if not isinstance(data, Mapping):
+            raise TypeError(f"{cls.__name__} expects an object, not {type(data).__name__}")
+        if not hints:  # not before: a type may hold itself
+            types_ = typing.get_type_hints(cls)
+            hints.update({f.name: _decoder(types_[f.name]) for f in dataclasses.fields(cls)})
+        return cls(**{name: decoder(data[name]) for name, decoder in hints.items() if name in data})
+
+    return decode_record
+
+
+def _as_it_is(data: Any) -> Any:
     return data
+
+
+_PLAIN = (str, int, float, bool)
