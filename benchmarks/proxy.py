@@ -25,13 +25,14 @@ from benchmarks.proxy_side import (
     clock_reader,
     home,
     proxy_command,
-    rows_as_result,
     server,
 )
 from benchmarks.relay import relay
 from benchmarks.timing import Spread
 from planarian_core import Planarian, Sandbox
+from planarian_core.interfaces import ToolResult
 from planarian_core.testing.postgresql import PrivateCluster
+from planarian_remote.postgresql.direct import DirectTarget
 
 Say = Callable[[str], None]
 
@@ -238,27 +239,24 @@ async def _added(operation: Operation, sides: Sequence[Side]) -> Finding:
     return Finding("the proxy's own time", operation.name, added, seconds_bar=0.003)
 
 
-class _Direct:
-    """A tool target that is a database connection, and adds up the seconds that the database takes."""
+class _Timed:
+    """A direct connection to the database as a tool target, which adds up the seconds of its calls."""
 
     def __init__(self, dsn: str) -> None:
-        import psycopg
-
-        self.connection = psycopg.connect(dsn, autocommit=True)
+        self._target = DirectTarget(dsn)
         self.seconds = 0.0
 
-    def call(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
         started = time.perf_counter()
-        cursor = self.connection.execute(str(arguments["sql"]))
-        rows = cursor.fetchall() if cursor.description else []
+        result = self._target.call(tool, arguments)
         self.seconds += time.perf_counter() - started
-        return rows_as_result([column.name for column in cursor.description or ()], rows)
+        return result
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        return ()
+        return self._target.tools()
 
     def close(self) -> None:
-        self.connection.close()
+        self._target.close()
 
 
 def _in_the_database(place: Path, cluster: PrivateCluster, scope: Scope) -> list[Finding]:
@@ -267,8 +265,8 @@ def _in_the_database(place: Path, cluster: PrivateCluster, scope: Scope) -> list
     found = []
     with home(place / "home", server(place), ours.variables()) as (planarian, sandbox):
         session = planarian.remote_session(sandbox, SERVICE)
-        target = _Direct(cluster.dsn(ours.name, "agent", socket=True))
-        reference = _Direct(cluster.dsn(bare.name, "agent", socket=True))
+        target = _Timed(cluster.dsn(ours.name, "agent", socket=True))
+        reference = _Timed(cluster.dsn(bare.name, "agent", socket=True))
         for operation in operations(scope):
             samples: tuple[list[float], list[float]] = ([], [])
             for number in range(operation.rounds + 1):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
@@ -131,9 +130,3 @@ def clock_reader(path: Path) -> Callable[[], float]:
         return sum(float(line) for line in text.split())
 
     return read
-
-
-def rows_as_result(names: Sequence[str], rows: Sequence[Sequence[Any]]) -> Mapping[str, Any]:
-    """Rows in the shape in which Toolbox gives them."""
-    texts = (json.dumps(dict(zip(names, row, strict=True)), default=str) for row in rows)
-    return {"content": [{"type": "text", "text": text} for text in texts], "isError": False}
