@@ -33,6 +33,10 @@ def remote_story(demonstration: Demonstration) -> None:
             Story(demonstration, planarian, sandbox, opened, worker).tell()
 
 
+_PARTS = ("every row", "the report", "the server with its memory")
+"""What :meth:`Story.look` sees."""
+
+
 class Story:
     """The demo, told once: :meth:`tell`."""
 
@@ -47,7 +51,7 @@ class Story:
         self.prove = demonstration.prove
         self.seen: dict[str, tuple[str, str, str]] = {}
         """By statepoint, what :meth:`look` saw when it was taken."""
-        self.agreements = Table("state", "table says", "report says", "server says")
+        self.agreements = Table("customers · orders · spent", "in the table", "in the report", "in the server's memory")
         record = sandbox.record
         demonstration.about = {
             "sandbox": record.spec.backend,
@@ -95,10 +99,11 @@ class Story:
         context = self.go_to(before)
         undone = [effect.summary for effect in context.remote_undone]
         self.prove("it says what it undid", len(undone) == 2, f"{len(undone)} remote effects")
-        self.demonstration.say(context.to_markdown(), "dim")
+        for line in context.to_markdown().splitlines():
+            self.demonstration.say(f"  | {line}", "dim")
 
     def the_rollback_is_rolled_back(self, wrong: Statepoint) -> None:
-        self.demonstration.chapter("The rollback is rolled back: the wrong cleaning is there again, rows included")
+        self.demonstration.chapter("The rollback is rolled back, rows included")
         context = self.go_to(wrong)
         done = [effect.summary for effect in context.remote_redone]
         self.prove("it says what it did again", len(done) == 2, f"{len(done)} remote effects")
@@ -144,12 +149,9 @@ class Story:
     def go_to(self, statepoint: Statepoint) -> RestoreContext:
         """One rollback, after which rows, file and server are what they were when the statepoint was taken."""
         context = self.planarian.rollback(self.sandbox, statepoint)
-        rows, report, server = self.look()
-        then = self.seen[statepoint.id]
-        self.prove(f"{statepoint.name}: every row is as it was", rows == then[0], f"{len(rows.splitlines())} rows")
-        self.prove(f"{statepoint.name}: the report is as it was", report == then[1], f"{len(report)} bytes")
-        if self.keeps_memory:
-            self.prove(f"{statepoint.name}: the same server answers from memory", server == then[2], server)
+        now, then = self.look(), self.seen[statepoint.id]
+        for what, seen, before in zip(_PARTS, now, then, strict=True):
+            self.prove(f"{statepoint.name}: {what} as it was", seen == before, f"{len(seen.encode())} bytes compared")
         self.agree(f"back at {statepoint.name}")
         return context
 
@@ -157,7 +159,7 @@ class Story:
         """All rows, by the witness; the report; the server's totals and pid."""
         report = self.sandbox.run("cat report.csv").stdout
         if not self.keeps_memory:
-            return self.shop.rows(), report, "its memory isn't kept"  # the coverage says so too
+            return self.shop.rows(), report, "isn't kept here"  # the coverage says so too
         pid, totals = (self.sandbox.run(["python3", "totals.py", what]).stdout.strip() for what in ("pid", "show"))
         return self.shop.rows(), report, f"{totals} (pid {pid})"
 
@@ -166,14 +168,17 @@ class Story:
         _, report, server = self.look()
         table = self.shop.report()
         reported = [tuple(row.values()) for row in csv.DictReader(io.StringIO(report))]
-        self.prove(f"{where}: the report and the table agree", reported == table, _totals(table))
+        self.prove(f"{where}: report and table agree", reported == table, _totals(table))
         if self.keeps_memory:
             told = server.partition(" (pid")[0]
-            self.prove(f"{where}: the server and the table agree", told == _totals(table), told)
-        self.agreements.add_row(where, _totals(table), _totals(reported), server)
+            self.prove(f"{where}: server and table agree", told == _totals(table), told)
+        said = [_totals(table), _totals(reported), server]
+        self.agreements.add_row(
+            where, *(text.replace(" customers, ", " · ").replace(" orders, ", " · ") for text in said)
+        )
 
 
 def _totals(report: list[tuple[str, ...]]) -> str:
     cents = sum(round(float(row[3]) * 100) for row in report)
     orders = sum(int(row[2]) for row in report)
-    return f"{len(report)} customers, {orders} orders, {cents / 100:.2f} spent"
+    return f"{len(report)} customers, {orders} orders, {cents / 100:.2f}"

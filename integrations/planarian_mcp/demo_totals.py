@@ -26,7 +26,7 @@ class Totals(http.server.BaseHTTPRequestHandler):
                 rows = list(csv.DictReader(report))
             orders = sum(int(row["orders"]) for row in rows)
             spent = sum((decimal.Decimal(row["spent"]) for row in rows), decimal.Decimal())
-            Totals.known = f"{len(rows)} customers, {orders} orders, {spent} spent"
+            Totals.known = f"{len(rows)} customers, {orders} orders, {spent}"
         self.send_response(200)
         self.end_headers()
         self.wfile.write(f"{os.getpid() if self.path == '/pid' else Totals.known}".encode())
