@@ -60,13 +60,14 @@ def agent(demonstration: Demonstration, sandbox: Sandbox, home: Path, service: s
     from anyio.from_thread import start_blocking_portal
 
     arguments = ["-c", _PLANARIAN, "--home", str(home), "proxy", service, "--sandbox", sandbox.id]
-    with (
-        start_blocking_portal("asyncio") as portal,
-        portal.wrap_async_context_manager(_session(arguments)) as session,
-    ):
-        listed = portal.call(session.list_tools)
-        names = [tool.name for tool in listed.tools]
-        yield Agent(demonstration, sandbox, lambda name, given: portal.call(session.call_tool, name, given), names)
+    with start_blocking_portal("asyncio") as portal:
+        connection = portal.wrap_async_context_manager(_session(arguments))
+        session = connection.__enter__()
+        try:
+            names = [tool.name for tool in portal.call(session.list_tools).tools]
+            yield Agent(demonstration, sandbox, lambda name, given: portal.call(session.call_tool, name, given), names)
+        finally:
+            connection.__exit__(None, None, None)  # not the story's error, which anyio would wrap
 
 
 @asynccontextmanager

@@ -13,6 +13,7 @@ import pytest
 
 MEMORY_AND_NOT = [
     pytest.param(("namespace", "criu"), id="namespace-criu", marks=pytest.mark.needs("namespaces", "criu")),
+    pytest.param(("directory", "respawn"), id="directory-respawn"),
     pytest.param(("directory", "none"), id="directory-none"),
 ]
 
@@ -41,6 +42,7 @@ def test_rows_file_and_server_go_back_together(tmp_path: Path, backends: tuple[s
         assert f"{state}: every row as it was" in claims
         assert f"{state}: the report as it was" in claims
         assert f"back at {state}: report and table agree" in claims
+        assert (f"{state}: the server with its memory as it was" in claims) == (backends[1] == "criu")
         assert (f"back at {state}: server and table agree" in claims) == (backends[1] == "criu")
     assert list((tmp_path / "tmp").iterdir()) == []
 
