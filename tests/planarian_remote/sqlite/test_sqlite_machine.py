@@ -51,6 +51,8 @@ class Machine(RuleBasedStateMachine):
         for sql in schema.script:
             with suppress(apsw.Error):  # not each of them fits
                 other.execute(sql)
+        # rows that refer to nothing, which only a writer without foreign keys can make, may be taken for a conflict
+        other.execute(f"PRAGMA foreign_keys = {int(foreign_keys)}")
         raw = {"kind": "sql", "dialect": "sqlite", "path": str(path)}
         table = Table("notes", {**raw, "foreign_keys": foreign_keys, "recursive_triggers": recursive})
         self.database = ServedDatabase(path, make(table, SANDBOX), Registry(self.folder / "registry"), other)
