@@ -18,6 +18,7 @@ from planarian_remote.declared.images import (
     Image,
     MadeRead,
     Unreadable,
+    check_allowed,
     failed,
     fill,
     find,
@@ -145,14 +146,16 @@ def _read_before(
             continue
         try:
             read = fill(one, scope)
-            values[one.name] = make(read, target)
+            value = make(read, target)
+            check_allowed(read, value)
         except Unreadable:
             if one.compare is Compare.NEVER:
                 continue  # without a value: what uses it is not known then
             raise
+        values[one.name] = value
         if one.compare is Compare.ALWAYS:
             reads.append(read)
-            image |= image_of(read, values[one.name])
+            image |= image_of(read, value)
     return reads, values, image
 
 

@@ -73,18 +73,21 @@ def make(read: MadeRead, target: ToolTarget) -> Any:
             return MISSING
         raise Unreadable(f"{read.label}: {_short(text) or 'an error without a text'}")
     try:
-        value = (
-            _default(result)
-            if read.read.value is None
-            else evaluate(read.read.value, {"result": ResultView(result), "given": read.given})
-        )
-        text = canonical(value)
+        if read.read.value is None:
+            return _default(result)
+        return evaluate(read.read.value, {"result": ResultView(result), "given": read.given})
     except Unresolved as error:
         raise Unreadable(f"{read.label}: {error}") from error
+
+
+def check_allowed(read: MadeRead, value: Any) -> None:
+    """See that a value from before the call could be written back (Unreadable if not)."""
+    if not read.read.forbidden or value is MISSING:
+        return
+    text = canonical(value)
     for forbidden, reason in read.read.forbidden:
         if canonical(forbidden)[1:-1] in text:
             raise Unreadable(f"{read.label}: {reason}")
-    return value
 
 
 def failed(result: ToolResult) -> bool:

@@ -70,7 +70,7 @@ class _Turn:
     def impossible(self, why: str) -> CompensationError:
         return CompensationError(
             f"effect {self.effect.number} of {self.effect.service} can't be {self.verb}: {self.effect.summary}: {why}",
-            code="undo-data-missing" if self.undoing else "redo-impossible",
+            code="undo-impossible" if self.undoing else "redo-impossible",
             state="this effect was not touched",
             remedy="choose another statepoint",
         )
@@ -112,7 +112,10 @@ class _Rehearsal:
     def rehearse(self, turn: _Turn) -> None:
         _ = turn.steps
         _check_redo_needs(turn, self.target)
-        now = {**_now(turn, self.target), **self.objects}
+        try:
+            now = {**take(turn.data.made_reads(Compare.ALWAYS), self.target, Compare.ALWAYS), **self.objects}
+        except (Unreadable, RemoteError) as error:
+            raise turn.impossible(f"what it changed can't be read: {error}") from error
         names = turn.names(now)
         strange = [name for name in names if now.get(name) not in (turn.start.get(name), turn.end.get(name))]
         if not turn.resumes and any(now.get(name) not in self.explained for name in strange):
