@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import runpy
+import sqlite3
 import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -70,6 +74,53 @@ def test_the_commands_run(elsewhere: Path) -> None:
         kept = planarian.sandbox("api").run("cat src/main.py && test ! -e new-file || echo new-file is there")
         assert "hello" in kept.stdout
         assert planarian.sandbox("api-2").run("ls").stdout.split() == ["new-file", "src"]
+
+
+def test_the_commands_of_remote_state_run(elsewhere: Path) -> None:
+    """The README's service, with its file here; the test is the harness, and speaks MCP to ``planarian proxy``."""
+    pytest.importorskip("mcp", reason="pip install 'planarian[mcp]'")
+    pytest.importorskip("apsw", reason="pip install 'planarian[sql]'")
+    (configuration,) = (text for language, text in BLOCKS if language == "toml")
+    (commands,) = (text for text in SHELL if "planarian proxy" in text)
+    file = elsewhere / "notes.db"
+    (elsewhere / "home").mkdir()
+    (elsewhere / "home" / "planarian.toml").write_text(configuration.replace("/srv/notes.db", str(file)))
+    with closing(sqlite3.connect(file)) as database, database:
+        database.execute("CREATE TABLE notes (note TEXT)")
+        database.execute("INSERT INTO notes VALUES ('milk')")
+
+    def rows() -> list[str]:
+        with closing(sqlite3.connect(file)) as database:
+            return [note for (note,) in database.execute("SELECT note FROM notes")]
+
+    hello = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "test", "version": "1"}}
+    change = {"name": "execute_sql", "arguments": {"sql": "UPDATE notes SET note = 'bread'"}}
+    path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
+    with subprocess.Popen(
+        ["bash", "-c", f"set -euo pipefail\n{commands}"],
+        env={**os.environ, "PATH": path}, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+    ) as shell:  # fmt: skip
+        assert shell.stdin is not None
+        assert shell.stdout is not None
+        for message in (
+            {"id": 1, "method": "initialize", "params": hello},
+            {"method": "notifications/initialized"},
+            {"id": 2, "method": "tools/call", "params": change},
+        ):
+            print(json.dumps({"jsonrpc": "2.0", **message}), file=shell.stdin, flush=True)
+        answer = next(found for line in shell.stdout if (found := _message(line)).get("id") == 2)
+        assert not answer["result"].get("isError"), answer
+        assert rows() == ["bread"]
+        shell.stdin.close()
+        printed = shell.stdout.read()
+    assert shell.returncode == 0
+    assert "applied" in printed
+    assert rows() == ["milk"]
+
+
+def _message(line: str) -> dict[str, Any]:
+    """A line of the shell's output, if it is a message of the proxy's."""
+    return json.loads(line) if line.startswith("{") else {}
 
 
 def test_the_mini_swe_agent_example_is_a_configuration() -> None:
