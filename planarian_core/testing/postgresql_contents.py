@@ -8,6 +8,7 @@ or its file differs.
 
 from __future__ import annotations
 
+import contextlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -34,6 +35,9 @@ _PINNED = {
     "default_transaction_isolation": "repeatable read",
 }
 _UNREADABLE = "unreadable"
+# age() counts from the present: less the age of a given transaction, it is the same for ever.
+_VERSIONS = """
+SELECT {shown}, count(*), bit_xor(hashtidextended(x.ctid, age(x.xmin) - age('3'::xid)))::text FROM ONLY {name} x"""
 
 
 @dataclass(frozen=True)
@@ -103,7 +107,8 @@ class DatabaseContents:
         self._schema: tuple[str, ...] = ()
         self._types = ""
         self._tables: list[tuple[int, str, int, str]] = []
-        self._table_query = self._sequence_query = ""
+        self._table_queries: dict[str, str] = {}
+        self._sequence_query = ""
         self._rows: dict[tuple[object, ...], Rows] = {}
         self._newest: dict[int, tuple[object, ...]] = {}
 
@@ -114,9 +119,11 @@ class DatabaseContents:
             return self._last  # nothing was committed on the whole server
         with self._connection.transaction():
             self._look_at_schema()
-            versions = {name: (count, digest) for name, count, digest in self._all(self._table_query)}
-            tables = {name: self._rows_of(oid, name, (file, columns, *versions[name]))
-                      for oid, name, file, columns in self._tables}  # fmt: skip
+            versions = self._row_versions()
+            tables = {
+                name: self._rows_of(oid, name, (file, columns, *versions[name]))
+                for oid, name, file, columns in self._tables
+            }
             sequences = dict(self._all(self._sequence_query))
         self._position, self._last = position, Dump(self._schema, tables, sequences)
         return self._last
@@ -131,17 +138,29 @@ class DatabaseContents:
         self._tables = [(oid, name, file, columns) for oid, name, file, columns in self._all(TABLES)]
         large = "pg_catalog.pg_largeobject"
         self._tables.append((2613, large, 0, ""))
-        # age() counts from the present: less the age of a given transaction, it is the same for ever
-        self._table_query = "\nUNION ALL\n".join(
-            f"SELECT {_literal(name)}, count(*), bit_xor(hashtidextended(x.ctid, age(x.xmin) - age('3'::xid)))"
-            f" FROM ONLY {name} x"
-            for _, name, _, _ in self._tables
-        )
+        self._table_queries = {
+            name: _VERSIONS.format(shown=_literal(name), name=name) for _, name, _, _ in self._tables
+        }
         self._sequence_query = "\nUNION ALL\n".join(
             f"SELECT {_literal(name)}, last_value || ' ' || is_called FROM {name}"
             for (name,) in self._all(SEQUENCES)
         ) or "SELECT '', '' WHERE false"  # fmt: skip
         self._catalog_state = state
+
+    def _row_versions(self) -> dict[str, tuple[int, str]]:
+        """How many rows each table has, and which versions of them."""
+        import psycopg
+
+        found = {}
+        together = ["\nUNION ALL\n".join(self._table_queries.values())]
+        for queries in (together, self._table_queries.values()):
+            for query in queries:
+                with contextlib.suppress(psycopg.Error), self._connection.transaction():
+                    found.update({name: (count, digest) for name, count, digest in self._all(query)})
+            if found:
+                break
+        # An index on a function that doesn't work any more keeps its table from being read at all.
+        return {name: found.get(name, (-1, _UNREADABLE)) for name in self._table_queries}
 
     def _rows_of(self, oid: int, name: str, version: tuple[int, str, int, str]) -> Rows:
         key = (oid, *version, self._types)

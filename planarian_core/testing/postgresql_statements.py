@@ -74,6 +74,17 @@ class RandomSchema:
             self._add_triggers(table)
         for table in chance.sample(self.tables, k=min(2, len(self.tables))):
             self._add_view(table)
+        self._fill()
+
+    def _fill(self) -> None:
+        """Eight rows for most tables."""
+        for table in self.tables:
+            columns, values = "n", "g"
+            if table.kind in ("plain", "composite", "nullable", "deferred"):
+                columns, values = "k, n", "g, g"
+            if table.kind != "text":
+                rows = f"SELECT {values} FROM generate_series(1, 8) g"
+                self.ddl.append(f"INSERT INTO {table.name} ({columns}) {rows}")
 
     def _one(self, choices: tuple[str, ...] | list[str]) -> str:
         return self._chance.choice(choices)

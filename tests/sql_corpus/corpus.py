@@ -19,7 +19,7 @@ from planarian_remote.postgresql.kind import make
 from .control import session
 from .proxied import SANDBOX, settings
 from .script import Script
-from .tally import Tally
+from .tally import Tally, Violation
 from .walk import Walk, run_bare
 
 ROLE = "agent"
@@ -91,6 +91,9 @@ class Corpus:
         server = self._free.get()
         try:
             return server.walk(name, self._control)
+        except psycopg.Error as error:
+            lost = Violation(name, 0, "", f"the file couldn't be walked to its end: {error!r}")
+            return Tally(violations=[lost])
         finally:
             self._free.put(server)
 
