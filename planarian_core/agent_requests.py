@@ -113,22 +113,9 @@ class RequestServer:
 
     def _fork(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         statepoint = self._planarian.resolve(self._sandbox, options.statepoint)
-        maker = self._sandbox.record.made_by or self._sandbox.id
-        self._check_forks(maker)
+        maker = maker_of(self._planarian, self._sandbox)
         record, _ = self._planarian.statepoints.fork(self._sandbox.record, statepoint, options.name, made_by=maker)
         return AgentReply(stdout=f"{record.id} {record.name}".rstrip() + "\n")
-
-    def _check_forks(self, maker: str) -> None:
-        """An agent that loops must not fill the host with sandboxes, nor its forks' agents in its stead."""
-        forks = [r.id for r in self._planarian.registry.sandboxes() if not r.closed and r.made_by == maker]
-        limit = self._planarian.config.agent_forks
-        if len(forks) >= limit:
-            raise SandboxError(
-                f"there are {len(forks)} forks of this environment already, and no more than {limit} are allowed",
-                code="forks-limit",
-                state="nothing was made",
-                remedy="ask the user to remove some, or to raise agent_forks in the home's planarian.toml",
-            )
 
     def _outcome(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         text = " ".join(options.text)
@@ -150,3 +137,23 @@ class RequestServer:
         if sink is not None:
             sink("stdout", text.encode())
         return replace(result, exit_code=0, stdout=result.stdout + text, timed_out=False)
+
+
+def maker_of(planarian: Planarian, sandbox: Sandbox) -> str:
+    """Whose fork a further fork by an agent would be. An agent that loops must not fill the host with sandboxes, nor
+    its forks' agents in its stead.
+
+    Raises:
+        SandboxError: ``forks-limit``: it has as many as the configuration allows.
+    """
+    maker = sandbox.record.made_by or sandbox.id
+    forks = [r.id for r in planarian.registry.sandboxes() if not r.closed and r.made_by == maker]
+    limit = planarian.config.agent_forks
+    if len(forks) >= limit:
+        raise SandboxError(
+            f"there are {len(forks)} forks of this environment already, and no more than {limit} are allowed",
+            code="forks-limit",
+            state="nothing was made",
+            remedy="ask the user to remove some, or to raise agent_forks in the home's planarian.toml",
+        )
+    return maker

@@ -324,13 +324,24 @@ class Planarian:
         return self.fork_with_context(statepoint, of=of, name=name, files_only=files_only)[0]
 
     def fork_with_context(
-        self, statepoint: StatepointRef, *, of: Sandbox | None = None, name: str = "", files_only: bool = False
+        self,
+        statepoint: StatepointRef,
+        *,
+        of: Sandbox | None = None,
+        name: str = "",
+        files_only: bool = False,
+        by_agent: bool = False,
     ) -> tuple[Sandbox, RestoreContext]:
-        """:meth:`fork`, and the restore context for the agent that goes on in the fork."""
+        """:meth:`fork`, and the restore context for the agent that goes on in the fork.
+
+        Args:
+            by_agent: an agent asks for it of itself: only as many as the configuration allows (``agent_forks``).
+        """
         source = of or self.owner_of(statepoint)
         with self.sandboxes.hold(source.id, exclusive=False):
             point = self.resolve(source, statepoint)
-            record, restored = self.statepoints.fork(source.record, point, name, files_only=files_only)
+            maker = agent_requests.maker_of(self, source) if by_agent else ""
+            record, restored = self.statepoints.fork(source.record, point, name, files_only=files_only, made_by=maker)
         self.warmer.look(source.id)
         return Sandbox(self, record.id), restored
 

@@ -2,42 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from typing import Any
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
+from planarian_core import inside_files
 from planarian_core.errors import PlanarianError
 from planarian_langgraph.environments import Environments
 
 _OUTPUT = 30_000
-_READ = """
-import sys
-path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-with open(path, encoding="utf-8", errors="replace") as file:
-    for number, line in enumerate(file, 1):
-        if number >= first + count:
-            break
-        if number >= first:
-            print(f"{number}\\t{line.rstrip(chr(10))}")
-"""
-_WRITE = """
-import os, sys
-path = sys.argv[1]
-os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-with open(path, "wb") as file:
-    file.write(sys.stdin.buffer.read())
-"""
-_EDIT = """
-import json, sys
-path, change = sys.argv[1], json.load(sys.stdin)
-with open(path, encoding="utf-8", newline="") as file:
-    text = file.read()
-found = text.count(change["old"])
-if found != 1:
-    sys.exit(f"the text to replace occurs {found} times in {path}; it must occur once")
-with open(path, "w", encoding="utf-8", newline="") as file:
-    file.write(text.replace(change["old"], change["new"]))
-"""
 
 
 def sandbox_tools(environments: Environments, *, timeout: float = 600.0) -> list[BaseTool]:
@@ -74,28 +49,24 @@ class _Inside:
         self._environments = environments
         self._timeout = timeout
 
-    def _run(self, command: Any, stdin: str = "") -> str:
+    def bash(self, command: str) -> str:
         sandbox = self._environments.sandbox()
-        done = sandbox.run(command, stdin=stdin, timeout=self._timeout, output_limit=_OUTPUT)
+        done = sandbox.run(command, timeout=self._timeout, output_limit=_OUTPUT)
         output = "\n".join(part for part in (done.stdout.rstrip("\n"), done.stderr.rstrip("\n")) if part)
         if done.exit_code:
             raise ToolException(f"{output}\n(exit code {done.exit_code})".lstrip())
-        return output
-
-    def bash(self, command: str) -> str:
-        return self._run(command) or "(no output)"
+        return output or "(no output)"
 
     def read_file(self, path: str, first_line: int = 1, lines: int = 500) -> str:
-        return self._run(["python3", "-c", _READ, path, str(first_line), str(lines)]) or "(nothing there)"
+        found = inside_files.read_lines(self._environments.sandbox(), path, first_line, lines)
+        return found.numbered() or "(nothing there)"
 
     def write_file(self, path: str, content: str) -> str:
-        self._run(["python3", "-c", _WRITE, path], content)
+        inside_files.write_text(self._environments.sandbox(), path, content)
         return f"{path} written"
 
     def edit_file(self, path: str, old: str, new: str) -> str:
-        import json
-
-        self._run(["python3", "-c", _EDIT, path], json.dumps({"old": old, "new": new}))
+        inside_files.replace_text(self._environments.sandbox(), path, old, new)
         return f"{path} changed"
 
 
@@ -119,17 +90,16 @@ class _Primitives:
         return sandbox.planarian.ledger(sandbox).to_markdown(sandbox.planarian.config.ledger_characters)
 
 
-def _tool(function: Any, description: str) -> BaseTool:
+def _tool(function: Callable[..., str], description: str) -> BaseTool:
     """A tool whose failures are results that the model reads."""
 
-    def call(*arguments: Any, **named: Any) -> Any:
+    @wraps(function)
+    def call(*arguments: Any, **named: Any) -> str:
         try:
             return function(*arguments, **named)
         except PlanarianError as error:
             raise ToolException(str(error)) from error
 
-    call.__signature__ = __import__("inspect").signature(function)  # type: ignore[attr-defined]
-    call.__annotations__ = function.__annotations__
     return StructuredTool.from_function(
         call, name=function.__name__, description=description, handle_tool_error=True, infer_schema=True
     )

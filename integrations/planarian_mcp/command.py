@@ -11,6 +11,7 @@ from planarian_core.cli.opening import opened
 from planarian_core.cli.options import JsonOption, SandboxOption
 from planarian_core.cli.output import print_json, say
 from planarian_core.errors import ConfigurationError
+from planarian_mcp.sdk import check_sdk
 
 _CHECK = "check"
 
@@ -77,7 +78,7 @@ def _check(service: str, as_json: bool) -> None:
 
 
 def _serve_stdio(service: str, sandbox: str, approve_pivots: bool) -> None:
-    _check_sdk()
+    check_sdk("planarian proxy")
     import anyio
 
     from planarian_mcp.serving import serve_stdio
@@ -92,7 +93,7 @@ def _serve_stdio(service: str, sandbox: str, approve_pivots: bool) -> None:
 def _serve_http(
     service: str, sandbox: str, http: str, token_file: Path | None, any_host: bool, approve_pivots: bool
 ) -> None:
-    _check_sdk()
+    check_sdk("planarian proxy")
     import anyio
 
     from planarian_mcp.http_serving import address, serve_http
@@ -116,14 +117,3 @@ def _token(file: Path | None) -> str:
             f"the token in {file} is shorter than 16 characters", remedy=f"openssl rand -hex 32 > {file}"
         )
     return token
-
-
-def _check_sdk() -> None:
-    try:
-        import mcp.server.runner  # noqa: F401  # since mcp 2
-    except ImportError as error:
-        raise ConfigurationError(
-            "planarian proxy needs the mcp package, 2.3 or later",
-            code="extra-missing",
-            remedy="pip install 'planarian[mcp]'",
-        ) from error

@@ -1,4 +1,4 @@
-"""Offers ``planarian proxy``, and the story of ``planarian demo --remote``."""
+"""Offers ``planarian proxy`` and ``planarian mcp``, and the story of ``planarian demo --remote``."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ if TYPE_CHECKING:
 @hookimpl
 def planarian_commands() -> Mapping[str, Callable[..., Any] | CommandGroup]:
     from planarian_mcp.command import proxy
+    from planarian_mcp.primitives_command import mcp
 
-    return {"proxy": proxy}
+    return {"mcp": mcp, "proxy": proxy}
 
 
 @hookimpl

@@ -109,6 +109,7 @@ def _listening(at: Address) -> socket.socket:
     try:
         listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listening.bind((at.host, at.port))
+        listening.listen()
         return listening
     except OSError as error:
         listening.close()

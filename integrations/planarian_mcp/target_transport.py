@@ -39,7 +39,7 @@ def connected(server: TargetServer, words: LastWords) -> AbstractAsyncContextMan
 async def _address(server: TargetServer) -> AsyncIterator[Streams]:
     async with (
         create_mcp_http_client(headers=dict(server.headers)) as client,
-        streamable_http_client(server.url, http_client=client) as streams,
+        streamable_http_client(server.url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
 
