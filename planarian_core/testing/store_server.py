@@ -110,7 +110,7 @@ class Store:
             result = handler(number, params)
         except ProtocolError as error:
             code, text, data = error.args
-            self.send(id=number, error={"code": code, "message": text, "data": data})
+            self.send(id=number, error={"code": code, "message": text, **({} if data is None else {"data": data})})
         else:
             if result is not None:
                 self.send(id=number, result=result)

@@ -191,7 +191,7 @@ async def _http_streams(server: TargetServer) -> AsyncIterator[Any]:
 
     async with (
         create_mcp_http_client(headers=dict(server.headers)) as client,
-        streamable_http_client(server.url, http_client=client) as streams,
+        streamable_http_client(server.url, http_client=client, **_unlimited()) as streams,
     ):
         yield streams
 
@@ -202,6 +202,11 @@ def _wire_model() -> Any:
     from pydantic import ConfigDict, create_model
 
     return create_model("Wire", __config__=ConfigDict(extra="allow"))
+
+
+def _unlimited() -> Any:
+    """A result may be of any size; mcp 1.x knows no limit."""
+    return {} if _is_first_sdk() else {"max_sse_event_size": None}
 
 
 def _is_first_sdk() -> bool:
