@@ -22,6 +22,7 @@ from planarian_core import Planarian
 from planarian_core.testing.btrfs import why_no_loop_btrfs
 from planarian_core.testing.fakes import FakePlugin, FakeService
 from planarian_core.testing.postgresql import PrivateCluster, why_no_postgresql
+from planarian_core.testing.pypi_servers import why_no_pypi
 
 _NPM_PACKAGE = "@toolbox-sdk/server"
 
@@ -53,6 +54,8 @@ def _missing(feature: str) -> str:
         return why_no_postgresql()
     if feature == "npm":
         return _why_no_npm()
+    if feature == "pypi":
+        return why_no_pypi()
     if feature == "doltlite":
         return "" if importlib.util.find_spec("doltlite") else "the package doltlite isn't installed"
     return "" if shutil.which(feature) else f"{feature} isn't installed"
