@@ -1,0 +1,310 @@
+"""The environment that a team works in: one sandbox, whose calls take turns and leave statepoints behind."""
+
+from __future__ import annotations
+
+import asyncio
+import secrets
+import threading
+import weakref
+from collections.abc import AsyncIterator, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any, TypedDict
+
+from planarian_autogen.settings import EnvironmentSettings
+from planarian_autogen.turns import in_thread, turn
+from planarian_core import Planarian, Sandbox
+from planarian_core.errors import ConfigurationError, LineageError, PlanarianError
+from planarian_core.model import CommandResult, RestoreContext, Statepoint
+
+_RUN = "PLANARIAN_RUN"
+"""Marks what a command started, so that it can be ended when the command is cancelled."""
+_END = """
+grep -lF -- "$1" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ pid _; do kill -KILL "$pid"; done
+"""
+_BETWEEN_ENDINGS = 0.2
+
+_living: weakref.WeakValueDictionary[str, Environment] = weakref.WeakValueDictionary()
+
+
+class Mark(TypedDict):
+    """Which statepoint of which sandbox a saved state belongs to."""
+
+    sandbox: str
+    statepoint: str
+
+
+def mark_of(found: Any) -> Mark:
+    """A mark from plain data, such as a state that was loaded from a file.
+
+    Raises:
+        ConfigurationError: it isn't one.
+    """
+    if isinstance(found, Mapping) and all(isinstance(found.get(key), str) for key in ("sandbox", "statepoint")):
+        return Mark(sandbox=found["sandbox"], statepoint=found["statepoint"])
+    raise ConfigurationError(
+        "the state names no statepoint", code="state-unmarked", remedy="save it with planarian_autogen.save_state"
+    )
+
+
+class Environment:
+    """One sandbox for a team, found or made when it is first needed.
+
+    Args:
+        planarian: an open runtime; it stays the caller's to close.
+        workspace: the directory that a new sandbox stands on.
+        attach: a sandbox to go on with instead.
+        settings: further fields of :class:`EnvironmentSettings`.
+    """
+
+    def __init__(
+        self, planarian: Planarian, workspace: str | Path = "", *, attach: Sandbox | str = "", **settings: Any
+    ) -> None:
+        if not attach and not settings.get("name"):
+            settings["name"] = f"agents-{secrets.token_hex(4)}"
+        found = attach if isinstance(attach, Sandbox) or not attach else planarian.sandbox(attach)
+        place = str(Path(workspace).absolute()) if workspace else ""
+        try:
+            self.settings = EnvironmentSettings(
+                str(planarian.home), place, attach=found.id if isinstance(found, Sandbox) else "", **settings
+            )
+        except TypeError as error:
+            raise ConfigurationError(f"environment: {error}") from error
+        self.planarian = planarian
+        self._guard = threading.Lock()
+        self._current: Sandbox | None = None
+        self._origin = ""
+        self._pending: Future[Statepoint | None] | None = None
+        self._context = ""
+        _living[self.settings.key] = self
+
+    @classmethod
+    def of(cls, settings: EnvironmentSettings) -> Environment:
+        """The environment that settings describe: one of this process that is in use, or a new one with a runtime of
+        its own, which is closed when nobody has the environment any more.
+        """
+        found = _living.get(settings.key)
+        if found is not None:
+            return found
+        planarian = Planarian.open(settings.home)
+        try:
+            given = {field: getattr(settings, field) for field in _OTHERS}
+            made = cls(planarian, settings.workspace, attach=settings.attach, **given)
+        except BaseException:
+            planarian.close()
+            raise
+        weakref.finalize(made, planarian.close)
+        return made
+
+    # --- the sandbox ---
+
+    @property
+    def sandbox(self) -> Sandbox:
+        """The sandbox, for tools of one's own; within a call it is always there.
+
+        Raises:
+            ConfigurationError: it isn't made yet.
+        """
+        if self._current is None:
+            raise ConfigurationError(
+                "the environment isn't entered yet", code="no-environment", remedy="await environment.start()"
+            )
+        return self._current
+
+    async def start(self) -> Sandbox:
+        """Find or make the sandbox, and let one that doesn't run (stopped, or the host was restarted) run again."""
+        async with self.turn() as sandbox:
+            return sandbox
+
+    def _bind(self) -> Sandbox:
+        with self._guard:
+            if self._current is None:
+                self._current = self._found() or self._made()
+            self._revive(self._current)
+            if not self._origin:
+                found = "as the team found it"
+                self._origin = self.planarian.snapshot(self._current, description=found, automatic=True).id
+            return self._current
+
+    def _found(self) -> Sandbox | None:
+        if self.settings.attach:
+            return self.planarian.sandbox(self.settings.attach)
+        same = [record for record in self.planarian.registry.sandboxes() if record.name == self.settings.name]
+        return self.planarian.sandbox(same[-1].id) if same else None
+
+    def _made(self) -> Sandbox:
+        wanted = {field: getattr(self.settings, field) for field in _CHOICES}
+        return self.planarian.create_sandbox(self.settings.workspace, name=self.settings.name, **wanted)
+
+    def _revive(self, sandbox: Sandbox) -> RestoreContext | None:
+        if self.planarian.sandboxes.running(sandbox.record):
+            return None
+        restored = self.planarian.attach(sandbox)
+        if restored is not None:
+            self._context = restored.to_markdown()
+        return restored
+
+    # --- calls ---
+
+    @asynccontextmanager
+    async def alone(self) -> AsyncIterator[None]:
+        """A turn (see :meth:`turn`) in which the sandbox need not be there yet: for loading a state."""
+        async with turn(self.settings.key):
+            yield
+
+    @asynccontextmanager
+    async def turn(self) -> AsyncIterator[Sandbox]:
+        """Have the environment alone, among the tasks of this event loop. A turn within a turn is part of it."""
+        async with self.alone():
+            yield await in_thread(self._bind)
+
+    @asynccontextmanager
+    async def call(self, description: str) -> AsyncIterator[list[str]]:
+        """A tool call's turn, after which a statepoint is taken if the policy says so; its capture overlaps what comes
+        next. A call that is cancelled leaves none.
+
+        Yields:
+            What whoever called must be told with the result: complete when the turn is over.
+        """
+        async with self.turn():
+            notes = await self._waiting()
+            try:
+                yield notes
+            except Exception:
+                await self._take(description, notes)
+                raise
+            await self._take(description, notes)
+
+    async def run(
+        self,
+        command: str | Sequence[str],
+        *,
+        cwd: str = "",
+        env: Mapping[str, str] | None = None,
+        stdin: str = "",
+        timeout: float | None = None,
+        output_limit: int = 1024 * 1024,
+    ) -> CommandResult:
+        """Run a command in the sandbox: :meth:`planarian_core.Sandbox.run`. Cancelled, it ends, with all it started."""
+        async with self.turn() as sandbox:
+            mark = secrets.token_hex(16)
+            marked = {**(env or {}), _RUN: mark}
+
+            def work() -> CommandResult:
+                return sandbox.run(
+                    command, cwd=cwd, env=marked, stdin=stdin, timeout=timeout, output_limit=output_limit
+                )
+
+            return await in_thread(work, partial(self._end, sandbox, mark))
+
+    async def _end(self, sandbox: Sandbox, mark: str, running: asyncio.Future[CommandResult]) -> None:
+        """End what carries a mark, until the call of it is over: it may only just be about to begin."""
+        while not running.done():
+            try:
+                await in_thread(partial(sandbox.run, ["sh", "-c", _END, "sh", mark], timeout=60))
+            except PlanarianError:
+                return  # the sandbox is gone: the call ends by itself, and says so
+            await asyncio.wait([running], timeout=_BETWEEN_ENDINGS)
+
+    async def _take(self, description: str, notes: list[str]) -> None:
+        if not self.settings.snapshot:
+            return
+
+        def take() -> Future[Statepoint | None]:
+            return self.planarian.snapshot_by_policy(self.sandbox, description=description, wait=False)
+
+        try:
+            self._pending = await in_thread(take)
+        except PlanarianError as error:
+            notes.append(f"No statepoint was taken after this call: {error}")
+
+    async def _waiting(self) -> list[str]:
+        """What is to be told: how the last statepoint failed, and what a restore has changed."""
+        notes = [self.take_context()]
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            try:
+                await in_thread(pending.result)
+            except PlanarianError as error:
+                notes.append(f"No statepoint was taken after the call before this one: {error}")
+        return [note for note in notes if note]
+
+    def take_context(self) -> str:
+        """The restore context of a load that nobody was told of yet, as Markdown; from now on it counts as told."""
+        context, self._context = self._context, ""
+        return context
+
+    async def settle(self) -> None:
+        """Wait for the statepoint that is being taken.
+
+        Raises:
+            CaptureError: there is none; the sandbox runs on.
+        """
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            await in_thread(pending.result)
+
+    # --- going back ---
+
+    async def save(self, description: str = "a state was saved", *, files_only: bool = False) -> Mark:
+        """Take a statepoint for a state that is being saved."""
+        async with self.turn() as sandbox:
+
+            def take() -> Statepoint:
+                return self.planarian.snapshot(sandbox, description=description, files_only=files_only)
+
+            return Mark(sandbox=sandbox.id, statepoint=(await in_thread(take)).id)
+
+    async def restore(self, mark: Mark) -> RestoreContext:
+        """Bring the environment to a statepoint, or go on in a fork of it (``on_load``). What that has changed waits to
+        be told with the next call's result, or by whoever takes it (:meth:`take_context`).
+
+        An environment that wasn't entered yet goes on in the mark's sandbox.
+
+        Raises:
+            LineageError: there is no such statepoint (any more), or it is of another sandbox. Nothing was changed.
+            RestoreError, CompensationError: the error's ``state`` says where the environment is.
+        """
+        async with self.alone():
+            restored = await in_thread(partial(self._restore, mark))
+            self._context = restored.to_markdown()
+            return restored
+
+    async def reset(self) -> None:
+        """Bring the environment back to how it was found. A safety statepoint keeps what it is now."""
+        async with self.turn() as sandbox:
+            await in_thread(partial(self.planarian.rollback, sandbox, self._origin))
+
+    def _restore(self, mark: Mark) -> RestoreContext:
+        with self._guard:
+            if self.settings.on_load == "fork":
+                source = self.planarian.sandbox(mark["sandbox"])
+                self._current, restored = self.planarian.fork_with_context(mark["statepoint"], of=source)
+            else:
+                sandbox = self._current or self.planarian.sandbox(mark["sandbox"])
+                self._check_own(sandbox, mark)
+                revived = self._revive(sandbox)
+                there = revived is not None and revived.statepoint.id == mark["statepoint"]
+                restored = revived if revived and there else self.planarian.rollback(sandbox, mark["statepoint"])
+                self._current = sandbox
+            self._origin = self._origin or mark["statepoint"]
+            return restored
+
+    def _check_own(self, sandbox: Sandbox, mark: Mark) -> None:
+        try:
+            self.planarian.resolve(sandbox, mark["statepoint"])
+        except LineageError as error:
+            if error.code != "statepoint-foreign":
+                raise
+            raise LineageError(
+                f"the state belongs to sandbox {mark['sandbox']}, and this environment works in {sandbox.id}",
+                code="state-foreign",
+                state="nothing was changed",
+                remedy=f"Environment(planarian, attach={mark['sandbox']!r}), or on_load='fork'",
+            ) from error
+
+
+_CHOICES = ("sandbox", "filesystem", "process", "network", "policy")
+_OTHERS = (*_CHOICES, "name", "on_load", "snapshot")
