@@ -40,8 +40,8 @@ class Part:
 @dataclass(frozen=True)
 class Read:
     """A call of a tool that changes nothing, and what of its result counts. ``given``: what ``value`` uses beside the
-    result. ``missing``: how the error begins that says that the object isn't there. ``forbidden``: text that must not
-    be in the value, and why.
+    result. ``missing``: how the error begins that says that the object isn't there. ``error``: how an error begins
+    after which the value stands. ``forbidden``: text that must not be in the value, and why.
     """
 
     name: str
@@ -51,6 +51,7 @@ class Read:
     value: Any = None
     label: Any = ""
     missing: tuple[str, ...] = ()
+    error: str = ""
     forbidden: tuple[tuple[str, str], ...] = ()
     parts: Mapping[str, Part] = field(default_factory=dict)
     compare: Compare = Compare.ALWAYS

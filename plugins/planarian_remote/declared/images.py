@@ -71,6 +71,8 @@ def make(read: MadeRead, target: ToolTarget) -> Any:
         text = result_text(result)
         if text.startswith(read.read.missing or ("\0",)):
             return MISSING
+        if read.read.error and text.startswith(read.read.error):
+            return text.removeprefix(read.read.error)
         raise Unreadable(f"{read.label}: {_short(text) or 'an error without a text'}")
     try:
         if read.read.value is None:

@@ -175,6 +175,7 @@ def _read(name: str, table: Table, given: set[str]) -> Read:
         _template(table, "value", {"result", "given"}, None),
         _template(table, "label", given, ""),
         _beginnings(table),
+        table.text("error", ""),
         tuple(_forbidden(entry) for entry in _tables(table, "forbidden")),
         {family: _part(entry) for family, entry in table.tables("parts").items()},
         Compare(table.choice("compare", tuple(Compare), Compare.ALWAYS)),

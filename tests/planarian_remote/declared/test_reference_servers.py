@@ -215,6 +215,23 @@ def test_names_of_one_file_may_differ(file_trail: Trail, files: Path) -> None:
         assert tree(files) == states[count]
 
 
+@pytest.mark.parametrize("to", ["folder", "folder/file"])
+def test_moving_a_link_moves_what_it_leads_to_and_back(file_trail: Trail, files: Path, to: str) -> None:
+    (files / "folder").mkdir()
+    (files / "folder/file").write_text("x")
+    (files / "link").symlink_to(to)
+    before = tree(files)
+    file_trail.call("move_file", source="link", destination="moved")
+    assert not (files / to).exists(), "that is what the server does"
+    after = os.path.lexists(files / "link"), sorted(p.name for p in files.rglob("*"))
+    file_trail.go(0)
+    assert tree(files) == before
+    file_trail.go(1)
+    assert (os.path.lexists(files / "link"), sorted(p.name for p in files.rglob("*"))) == after
+    file_trail.go(0)
+    assert tree(files) == before
+
+
 def test_a_new_folder_with_somebody_elses_file_is_left(file_trail: Trail, files: Path) -> None:
     file_trail.call("create_directory", path=str(files / "a/b"))
     (files / "a" / "theirs").write_text("theirs")
