@@ -30,6 +30,8 @@ USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]
 UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 4]
 """Exit codes of what needs PostgreSQL and npm: it says what is missing, and in CI nothing may be."""
+APART = ("crash", "planarian_autogen", "planarian_langgraph", "upstream")
+"""Folders of tests that have sessions of their own."""
 ALSO_AS_A_USER = [
     "crash",
     "planarian_filesystem",
@@ -54,9 +56,12 @@ nox.options.sessions = [
     "layers",
     f"tests-{RUNNING if RUNNING in PYTHONS else PYTHONS[-1]}",
     "crash",
+    "sql_corpus_few",
+    "autogen",
     "langgraph",
     *(["rootless"] if IS_ROOT else []),
     "demo",
+    "upstream_autogen",
     "upstream_miniswe",
     "upstream_langgraph",
     "bench",
@@ -165,7 +170,7 @@ def layers(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The suite, against the installed wheel."""
     install_wheel(session, "branching", "mcp", "miniswe", "sql", groups=["test"])
-    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in ("crash", "planarian_langgraph", "upstream")]
+    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in APART]
     run_pytest(session, str(ROOT / "tests"), *ignored)
 
 
@@ -174,6 +179,13 @@ def crash(session: nox.Session) -> None:
     """kill -9 at every fault point, and random cycles against a model; PLANARIAN_CYCLES asks for more of them."""
     install_wheel(session, "branching", "mcp", "sql", groups=["test"])
     run_pytest(session, str(ROOT / "tests" / "crash"))
+
+
+@nox.session
+def autogen(session: nox.Session) -> None:
+    """The AutoGen adapter, and that of its successor, Agent Framework."""
+    install_wheel(session, "agentframework", "autogen", groups=["autogen"])
+    run_pytest(session, str(ROOT / "tests" / "planarian_autogen"))
 
 
 @nox.session
@@ -218,6 +230,16 @@ def demo(session: nox.Session) -> None:
 
 
 @nox.session
+def upstream_autogen(session: nox.Session) -> None:
+    """AutoGen's own tests of workbenches and code executors, against ours."""
+    install_wheel(session, "autogen", groups=["autogen"])
+    session.install("--quiet", "aiofiles", "pytest-asyncio>=1,<2")
+    with scratch(session) as environment:
+        script = str(ROOT / "tests" / "upstream" / "autogen" / "run.py")
+        session.run("python", script, *session.posargs, env=environment)
+
+
+@nox.session
 def upstream_miniswe(session: nox.Session) -> None:
     """mini-swe-agent's own tests of its environments, against ours."""
     install_wheel(session, "miniswe", groups=["test"])
@@ -233,6 +255,30 @@ def upstream_langgraph(session: nox.Session) -> None:
     with scratch(session) as environment:
         script = str(ROOT / "tests" / "upstream" / "langgraph" / "run.py")
         session.run("python", script, *session.posargs, env=environment)
+
+
+@nox.session
+def sql_corpus(session: nox.Session) -> None:
+    """PostgreSQL's own regression SQL, each statement undone and done again; then with a broken undo, to be found."""
+    send_corpus(session, *(session.posargs or ["--report", str(ROOT / ".nox" / "sql_corpus.txt")]))
+    if not session.posargs:
+        send_corpus(session, "--few", "--control", "nothing")
+
+
+@nox.session
+def sql_corpus_few(session: nox.Session) -> None:
+    """A few files of it, and the negative control on fewer."""
+    send_corpus(session, "--few")
+    send_corpus(session, "--control", "third", "--files", "insert_conflict", "update")
+
+
+def send_corpus(session: nox.Session, *arguments: str) -> None:
+    """Run ``tests/sql_corpus`` on the installed wheel; PostgreSQL's source is kept in ``.nox``."""
+    install_wheel(session, "mcp", "sql")
+    command = ["python", "-m", "sql_corpus", "--cache", str(ROOT / ".nox" / "sql_corpus"), *arguments]
+    with scratch(session) as environment:
+        path = {"PYTHONPATH": str(ROOT / "tests")}
+        session.run(*command, env={**environment, **path}, success_codes=UNLESS_UNAVAILABLE)
 
 
 @nox.session
