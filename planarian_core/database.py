@@ -11,12 +11,12 @@ import os
 import sqlite3
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from planarian_core.codec import decode, encode
-from planarian_core.errors import RegistryCorrupt
+from planarian_core.errors import ConfigurationError, RegistryCorrupt
 from planarian_core.registry_schema import SCHEMA_VERSION, migrate
 
 _BUSY_SECONDS = 60
@@ -38,6 +38,7 @@ class Database:
         self._connections: dict[sqlite3.Connection, threading.RLock] = {}
         self._guard = threading.Lock()
         self._reserve = path.with_name("reserve")
+        _check_engine()
         with self._translated():
             self._prepare()
             self._keep_reserve()
@@ -191,3 +192,16 @@ class RecordTable(Generic[T]):
 def to_json(value: Any) -> str:
     """A model value as it is kept in a record."""
     return json.dumps(encode(value), ensure_ascii=True)
+
+
+def _check_engine() -> None:
+    """Asked of a database in memory: the engine would make its own kind of file by opening one."""
+    with closing(sqlite3.connect(":memory:")) as connection:
+        found = connection.execute("SELECT 1 FROM pragma_function_list WHERE name = 'doltlite_engine'").fetchone()
+    if found:
+        raise ConfigurationError(
+            "Python's sqlite3 is doltlite's in this process: a registry that it makes is no SQLite file",
+            code="sqlite-replaced",
+            state="nothing was changed",
+            remedy="don't import doltlite, nor preload its library, where Planarian runs",
+        )

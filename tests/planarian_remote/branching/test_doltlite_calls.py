@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import sqlite3
+import subprocess
+import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -378,3 +380,14 @@ def test_judging_from_several_threads_in_turn(notes: Notes) -> None:
         thread.join()
     assert found == [CallClass.READ_ONLY, CallClass.BRANCHABLE, CallClass.REFUSED] * 5
     connection.close()
+
+
+def test_a_process_whose_sqlite_is_doltlite_s_opens_no_home(tmp_path: Path) -> None:
+    """Its registry would be a file that no other process can read."""
+    script = "import doltlite, sys; from planarian_core import Planarian; Planarian.open(sys.argv[1]).close()"
+    done = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "home")], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert "sqlite3 is doltlite's in this process" in done.stderr
+    with Planarian.open(tmp_path / "home") as planarian:
+        assert planarian.registry.sandboxes() == []

@@ -30,9 +30,19 @@ def _write(agent: Agent, text: str) -> None:
 # --- statepoints and rollbacks ---
 
 
+@pytest.mark.parametrize(
+    ("backend", "process"),
+    [
+        ("directory", "respawn"),
+        pytest.param("namespace", "criu", marks=pytest.mark.needs("root", "criu", "namespaces")),
+    ],
+)
 def test_rows_files_and_a_running_process_come_back_together(
-    notes: Notes, planarian: Planarian, sandbox: Sandbox, agent: Agent
+    notes: Notes, planarian: Planarian, backend: str, process: str
 ) -> None:
+    sandbox = planarian.create_sandbox(notes.workspace, sandbox=backend, filesystem="copy", process=process)
+    agent = Agent(planarian, sandbox)
+
     def report() -> None:
         lines = "\n".join(notes.texts(sandbox.id))
         sandbox.run(["sh", "-c", f"printf '%s' '{lines}' > report"])
@@ -46,13 +56,14 @@ def test_rows_files_and_a_running_process_come_back_together(
     sandbox.run("pkill -x sleep")
     context = planarian.rollback(sandbox, good)
     assert notes.texts(sandbox.id) == ["buy bread", "call home", "write a report"]
-    assert (notes.workspace / "report").read_text() == "buy bread\ncall home\nwrite a report"
+    assert sandbox.run("cat report").stdout == "buy bread\ncall home\nwrite a report"
     assert sandbox.run("pgrep -x sleep").exit_code == 0
     assert "DELETE FROM notes WHERE id < 3" in context.to_markdown()
     assert context.safety_id is not None
     planarian.rollback(sandbox, context.safety_id)
     assert notes.texts(sandbox.id) == ["write a report"]
-    assert (notes.workspace / "report").read_text() == "write a report"
+    assert sandbox.run("cat report").stdout == "write a report"
+    agent.close()
 
 
 def test_a_version_is_made_only_where_something_changed(
