@@ -8,12 +8,15 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from planarian_core.testing.postgresql import server_version
+from planarian_core.testing.postgresql import ClusterError, server_version
 
 from .control import CONTROLS
 from .corpus import FEW, Corpus
-from .source import regression_folder, schedule
+from .source import NoSource, regression_folder, schedule
 from .tally import Tally
+
+UNAVAILABLE = 4
+"""Exit code where PostgreSQL, or its source, can't be had."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -26,7 +29,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--report", type=Path, help="write the report here too, with every violation")
     chosen = parser.parse_args(arguments)
     started = time.monotonic()
-    folder = regression_folder(server_version(), chosen.cache)
+    try:
+        folder = regression_folder(server_version(), chosen.cache)
+    except (ClusterError, NoSource) as error:
+        print(f"unavailable: {error}")
+        return UNAVAILABLE
     names = FEW if chosen.few else chosen.files or schedule(folder)
     total = Tally()
     with Corpus(folder, chosen.control, chosen.at_once) as corpus:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import queue
+import shutil
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -106,6 +107,8 @@ class Server:
     def __init__(self, cluster: PrivateCluster, folder: Path) -> None:
         self._cluster = cluster
         self._folder = folder
+        if (folder / "data").exists():  # where the server can read it
+            shutil.copytree(folder / "data", cluster.folder / "regress" / "data")
         cluster.create_role(ROLE, "CREATEROLE IN ROLE pg_read_server_files, pg_write_server_files")
         with cluster.connect() as connection:
             connection.execute(f"ALTER ROLE {ROLE} SET statement_timeout = '20s'")
@@ -123,7 +126,7 @@ class Server:
 
     def walk(self, name: str, control: str | None) -> Tally:
         """Send one file's statements, in a copy of the template."""
-        database = f"walk_{name}"
+        database = f"walk_{name}_{control or 'real'}"
         self._make(database, f"before_{name}" if name in BASE else "base")
         with contextlib.ExitStack() as stack:
 
@@ -150,5 +153,9 @@ class Server:
 
     def _script(self, name: str) -> Script:
         text = (self._folder / "sql" / f"{name}.sql").read_text(errors="surrogateescape")
-        environment = {"PG_ABS_SRCDIR": str(self._folder), "PG_LIBDIR": "/nowhere", "PG_DLSUFFIX": ".so"}
+        environment = {
+            "PG_ABS_SRCDIR": str(self._cluster.folder / "regress"),
+            "PG_LIBDIR": "/nowhere",
+            "PG_DLSUFFIX": ".so",
+        }
         return Script(text, environment)
