@@ -113,8 +113,8 @@ def settle(effect: Effect, target: ToolTarget) -> CallOutcome:
         now = take(data.made_reads(Compare.ALWAYS), target, Compare.ALWAYS)
     except Unreadable as error:
         raise _undecided(effect, f"what it would have changed can't be read: {error}") from error
-    makes = touched(data.before, data.expect) if data.expect is not None else []
-    if same(makes or touched(data.before, now), data.before, now):
+    makes = touched(data.before, data.expect if data.expect is not None else now)
+    if same(makes, data.before, now):  # or it makes no difference
         return CallOutcome({}, EffectState.VOID, effect.summary)
     if data.expect is None:
         raise _undecided(effect, "something has changed, but the declaration doesn't say what the call makes")

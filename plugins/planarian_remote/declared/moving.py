@@ -196,7 +196,7 @@ def _taken(turns: Sequence[_Turn], target: ToolTarget) -> int:
 def _take(turn: _Turn, target: ToolTarget, moved: Moved) -> None:
     steps, now = turn.steps, _now(turn, target)
     names = turn.names(now)
-    if names and same(names, now, turn.end):
+    if turn.data.reads and (not turn.touched or same(names, now, turn.end)):
         return
     if not turn.resumes:
         _check_start(turn, names, now, target)

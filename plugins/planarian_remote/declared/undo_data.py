@@ -8,6 +8,7 @@ import base64
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import zstandard
@@ -59,8 +60,11 @@ class UndoData:
     version: int = VERSION
 
     def made_reads(self, *compare: Compare) -> list[MadeRead]:
-        found = [from_kept(read) for read in self.reads]
-        return [read for read in found if read.read.compare in compare]
+        return [read for read in self._made if read.read.compare in compare]
+
+    @cached_property
+    def _made(self) -> list[MadeRead]:
+        return [from_kept(read) for read in self.reads]
 
 
 def pack(data: UndoData, limit: int | None = None) -> dict[str, Any]:

@@ -346,6 +346,13 @@ def test_a_lost_call_without_an_expectation_is_void_or_undecided(
         trail.settle()
 
 
+def test_a_lost_call_that_makes_no_difference_is_void_whatever_others_did(trail: Trail, store: Store) -> None:
+    store.rows["a"] = 1
+    trail.lose("put", key="a", value=1)
+    store.rows["a"] = "theirs"
+    assert trail.settle() is EffectState.VOID
+
+
 def test_a_lost_pivot_counts_as_made(declare: Callable[..., DeclaredKind], store: Store) -> None:
     kind = declare('[tools.send]\nclass = "pivot"')
     effect = Effect("sb", "notes", 1, 0, "send", "d", CallClass.PIVOT, EffectState.SENT, summary="send()")

@@ -21,14 +21,17 @@ from planarian_core.testing.scripted_server import Trail
 
 pytestmark = pytest.mark.needs("npm")
 
-Call = tuple[str, dict[str, Any]]
+Call = tuple[str, dict[str, Any], bool]
+LOST = st.booleans()
 SETTINGS = settings(
     max_examples=20, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
 )
 
 
 def _walk(trail: Trail, steps: list[Call | int], state: Callable[[], Any]) -> None:
-    """Make calls; a number in between means: go to that position (of those there are), and go on from there."""
+    """Make calls, recorded or lost and then settled; a number in between means: go to that position (of those there
+    are), and go on from there.
+    """
     trail.effects.clear()
     states: dict[int, Any] = {0: state()}
     line = [0]  # the positions of the present way
@@ -45,8 +48,14 @@ def _walk(trail: Trail, steps: list[Call | int], state: Callable[[], Any]) -> No
             line = [position for position in line if position <= chosen]
             continue
         before = state()
+        tool, arguments, lost = step
         with suppress(RemoteError):
-            trail.call(step[0], **step[1])
+            if lost:
+                trail.lose(tool, **arguments)
+                trail.settle()
+            else:
+                trail.call(tool, **arguments)
+            assert "(" not in trail.effects[-1].summary, "what was expected is what came"
             if trail.states[-1] is EffectState.APPLIED:
                 line.append(len(trail.effects))
         if line[-1] not in states:
@@ -67,10 +76,10 @@ EDITS = st.lists(
     max_size=2,
 )
 FILE_CALLS = st.one_of(
-    st.tuples(st.just("write_file"), st.fixed_dictionaries({"path": NAMES, "content": CONTENTS})),
-    st.tuples(st.just("edit_file"), st.fixed_dictionaries({"path": NAMES, "edits": EDITS})),
-    st.tuples(st.just("create_directory"), st.fixed_dictionaries({"path": NAMES})),
-    st.tuples(st.just("move_file"), st.fixed_dictionaries({"source": NAMES, "destination": NAMES})),
+    st.tuples(st.just("write_file"), st.fixed_dictionaries({"path": NAMES, "content": CONTENTS}), LOST),
+    st.tuples(st.just("edit_file"), st.fixed_dictionaries({"path": NAMES, "edits": EDITS}), LOST),
+    st.tuples(st.just("create_directory"), st.fixed_dictionaries({"path": NAMES}), LOST),
+    st.tuples(st.just("move_file"), st.fixed_dictionaries({"source": NAMES, "destination": NAMES}), LOST),
 )
 
 
@@ -115,10 +124,11 @@ GRAPH_CALLS = st.one_of(
                 )
             }
         ),
+        LOST,
     ),
-    st.tuples(st.just("delete_entities"), st.fixed_dictionaries({"entityNames": st.lists(ENTITIES, max_size=3)})),
-    st.tuples(st.just("create_relations"), st.fixed_dictionaries({"relations": RELATIONS})),
-    st.tuples(st.just("delete_relations"), st.fixed_dictionaries({"relations": RELATIONS})),
+    st.tuples(st.just("delete_entities"), st.fixed_dictionaries({"entityNames": st.lists(ENTITIES, max_size=3)}), LOST),
+    st.tuples(st.just("create_relations"), st.fixed_dictionaries({"relations": RELATIONS}), LOST),
+    st.tuples(st.just("delete_relations"), st.fixed_dictionaries({"relations": RELATIONS}), LOST),
     st.tuples(
         st.just("add_observations"),
         st.fixed_dictionaries(
@@ -128,6 +138,7 @@ GRAPH_CALLS = st.one_of(
                 )
             }
         ),
+        LOST,
     ),
     st.tuples(
         st.just("delete_observations"),
@@ -138,6 +149,7 @@ GRAPH_CALLS = st.one_of(
                 )
             }
         ),
+        LOST,
     ),
 )
 
