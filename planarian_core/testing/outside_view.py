@@ -12,7 +12,8 @@ import sys
 from typing import Any
 
 # isort: split
-import doltlite  # type: ignore[import-untyped]  # before sqlite3: its engine takes SQLite's place
+# Before sqlite3: its engine takes the place of SQLite.
+import doltlite  # type: ignore[import-not-found,import-untyped,unused-ignore]  # it may be there, without types
 
 # isort: split
 import sqlite3

@@ -10,7 +10,7 @@ from typing import Any
 from planarian_core.errors import RemoteError
 from planarian_core.interfaces import ToolResult
 from planarian_core.model import CallClass
-from planarian_remote.branching.engine import Connection, EngineError, Value
+from planarian_remote.branching.engine import Connection, EngineError, Statement, Value
 from planarian_remote.branching.judgement import Judge
 
 _MAX_TEXT = 8 * 1024 * 1024
@@ -49,21 +49,35 @@ class BranchTarget:
             raise RemoteError(
                 f"the statement was refused: {verdict.reason}", code="call-refused", state="nothing was changed"
             )
-        items: list[str] = []
-        size = 0
+        reads = verdict.call_class is CallClass.READ_ONLY
         try:
             with self._connection.deadline(self._timeout):
-                for row in statement.run():
-                    items.append(_shown(statement.columns, row))
-                    size += len(items[-1])
-                    if len(items) > self._max_rows or size > _MAX_TEXT:
-                        # The statement ends here, and with it what it did: it has not been run to its end.
-                        return _text(f"more than {self._max_rows} rows or {_MAX_TEXT} bytes: add LIMIT", error=True)
+                items, whole = self._shown(statement, reads)
         finally:
             statement.close()
-        if verdict.call_class is not CallClass.READ_ONLY and not items:
+        if not whole and reads:
+            return _text(f"more than {self._max_rows} rows or {_MAX_TEXT} bytes: add LIMIT", error=True)
+        if not whole:
+            items.append(f"the change was made; of its result only {len(items)} rows are shown")
+        elif not reads and not items:
             items.append(json.dumps({"changes": self._connection.changes}))
         return {"content": [{"type": "text", "text": item} for item in items], "isError": False}
+
+    def _shown(self, statement: Statement, reads: bool) -> tuple[list[str], bool]:
+        """The rows, and whether they are all of them. A change is run to its end, however much it returns."""
+        items: list[str] = []
+        size, whole = 0, True
+        for row in statement.run():
+            if not whole:
+                continue
+            shown = _shown(statement.columns, row)
+            size += len(shown)
+            whole = len(items) < self._max_rows and size <= _MAX_TEXT
+            if whole:
+                items.append(shown)
+            elif reads:
+                break
+        return items, whole
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         schema = {
