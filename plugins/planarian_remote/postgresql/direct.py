@@ -14,7 +14,6 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 TOOL, READ_TOOL, ARGUMENT = "execute_sql", "read_sql", "sql"
-_JSON = (114, 3802)
 _READ_ONLY = "-c default_transaction_read_only=on"
 
 

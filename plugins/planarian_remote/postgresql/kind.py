@@ -15,10 +15,12 @@ from planarian_remote.postgresql import database as db
 from planarian_remote.postgresql import direct, results
 from planarian_remote.postgresql.database import Database, DatabaseError
 from planarian_remote.postgresql.endpoint import shown_dsn, shown_server
-from planarian_remote.postgresql.plain import plain_change
-from planarian_remote.postgresql.statements import What, judge
+from planarian_remote.postgresql.plain import Plain, plain_change
+from planarian_remote.postgresql.schema_change import NotUndoable, schema_change
+from planarian_remote.postgresql.statements import Statement, What, judge
 
 _UNDONE = Verdict(CallClass.COMPENSABLE, "rows that it changes are kept, and brought back by a rollback")
+_SCHEMA = Verdict(CallClass.COMPENSABLE, "its inverse is tried in the same transaction, and kept for a rollback")
 _READ = Verdict(CallClass.READ_ONLY, "it only reads")
 _WRITES = "25006"
 _SHOWN = 160
@@ -84,7 +86,17 @@ class PostgresKind:
             return _READ
         if statement.what is What.ROWS:
             return _UNDONE
-        return Verdict(CallClass.REFUSED, "changes of the schema can't be undone yet")
+        if self._settings.setup_dsn:
+            return Verdict(
+                CallClass.REFUSED, "the schema belongs to another role (setup_dsn): only rows can be changed"
+            )
+        if statement.what is What.TRUNCATE:
+            return _UNDONE
+        try:
+            schema_change(statement)
+        except NotUndoable as error:
+            return Verdict(CallClass.REFUSED, str(error))
+        return _SCHEMA
 
     # --- calls ---
 
@@ -122,12 +134,13 @@ class PostgresKind:
         self, statement: str, effect: Effect, call: RemoteCall, target: ToolTarget
     ) -> tuple[dict[str, Any], ToolResult]:
         """Make the call; again where tables need their trigger first, or where it must be looked at more closely."""
-        plain = plain_change(judge(statement))
+        judged = judge(statement)
+        plain = plain_change(judged)
         for _ in range(4):
+            function, *arguments = self._function(judged, plain)
             try:
                 answer, result = self._database.ask(
-                    target, "apply", self._owner, effect.number, statement, plain.target, plain.returns, plain.kind,
-                    list(plain.functions), plain.columns, self._settings.max_rows, self._lock_timeout,
+                    target, function, self._owner, effect.number, statement, *arguments, self._lock_timeout,
                     more=call.arguments,
                 )  # fmt: skip
             except DatabaseError as error:
@@ -145,6 +158,16 @@ class PostgresKind:
         raise RemoteError(
             "the tables that it writes to change from call to call, and can't be watched", code="call-refused"
         )
+
+    def _function(self, statement: Statement, plain: Plain) -> tuple[str, *tuple[object, ...]]:
+        """The function that makes a call, and what it takes besides the call."""
+        if statement.what is What.TRUNCATE:
+            return "apply_truncate", self._settings.max_rows
+        if statement.what is What.SCHEMA:
+            change = schema_change(statement)
+            return "apply_schema", change.form, change.kind, change.name, change.column, change.undo
+        known = (plain.target, plain.returns, plain.kind, list(plain.functions), plain.columns)
+        return "apply", *known, self._settings.max_rows
 
     def _shown(
         self, answer: Mapping[str, Any], result: ToolResult, target: ToolTarget, rows: str, call: RemoteCall
@@ -177,15 +200,18 @@ class PostgresKind:
         self._move(undo, redo, target, rehearse=True)
 
     def move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, moved: Moved) -> None:
-        self._move(undo, redo, target, rehearse=False)
+        skipped = self._move(undo, redo, target, rehearse=False)
         for effect in undo:
+            if skipped and effect is undo[0]:
+                effect = replace(effect, details={**effect.details, "left to another writer": skipped})
             moved(effect, EffectState.UNDONE)
         for effect in redo:
             moved(effect, EffectState.APPLIED)
 
-    def _move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, *, rehearse: bool) -> None:
+    def _move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, *, rehearse: bool) -> Any:
+        """Go there, or only try; returns the rows that were left to another writer."""
         try:
-            self._database.ask(
+            answer, _ = self._database.ask(
                 target, "move", self._owner, [e.number for e in undo], [e.number for e in redo],
                 self._settings.skip_conflicts, rehearse, self._lock_timeout,
             )  # fmt: skip
@@ -193,6 +219,7 @@ class PostgresKind:
             if error.state == db.CONFLICT:
                 raise _conflict(self.name, error.message) from error
             raise self._failed("rows can't be brought back", error) from error
+        return answer["skipped"]
 
     def forget(self, effects: Sequence[Effect], target: ToolTarget) -> None:
         try:

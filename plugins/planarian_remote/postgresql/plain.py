@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from planarian_remote.postgresql.lexer import Token
+from planarian_remote.postgresql.schema_change import name_end
 from planarian_remote.postgresql.statements import Statement, What
 
 _ELSEWHERE = frozenset({"conflict", "select", "table", "using", "with", "join", "merge", "current", "only"})
@@ -51,25 +52,13 @@ def plain_change(statement: Statement) -> Plain:
     action = found[0].text
     at = 1 if action == "update" else 2
     columns = _assigned(found) if action == "update" else None
-    end = _name_end(found, at)
+    end = name_end(found, at)
     functions = _functions(found, end, inserts=action == "insert") if end > at else None
     if functions is None:
         return Plain(columns=columns)
     target = statement.text[found[at].start : found[end - 1].end]
     returns = any(token.kind == "word" and token.text == "returning" for token in found)
     return Plain(target, returns, action[0], functions, columns)
-
-
-def _name_end(found: Sequence[Token], at: int) -> int:
-    """Where a name ends that begins at a token, with its schema."""
-    end = at
-    while end < len(found) and found[end].kind in ("word", "quoted"):
-        end += 1
-        if end < len(found) and found[end].text == "." and found[end].kind == "mark":
-            end += 1
-            continue
-        break
-    return end
 
 
 def _functions(found: Sequence[Token], end: int, *, inserts: bool) -> list[str] | None:

@@ -55,6 +55,8 @@ def from_text(value: bytes | None, type_: int) -> Any:
     text = value.decode()
     if type_ == _BOOLEAN:
         return text == "t"
+    if type_ in _JSON and text == "null":
+        return None  # as the rows of a call have it: NULL and JSON's null are the same there
     if type_ == _TIMESTAMP:
         return text.replace(" ", "T", 1)
     if type_ in _NUMBERS and _NUMBER.fullmatch(text):
@@ -121,7 +123,7 @@ def _integer(value: Any) -> str:
 
 
 def _numeric(value: Any) -> str:
-    if isinstance(value, Number):
+    if isinstance(value, Number) and Decimal(value):  # how 0.00 looks depends on the driver's format
         return str(value)
     if value == "NaN":
         return '"NaN"'
@@ -162,6 +164,7 @@ def _timestamp(value: Any) -> str:
 
 
 _BOOLEAN, _TIMESTAMP = 16, 1114
+_JSON = (114, 3802)
 _NUMBERS = (20, 21, 23, 26, 700, 701, 1700)
 _NUMBER = re.compile(r"-?[0-9.]+(e[+-]?[0-9]+)?")
 

@@ -6,6 +6,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
+from functools import lru_cache
 from itertools import pairwise
 
 from planarian_remote.postgresql.lexer import NotReadable, Token, tokens
@@ -23,6 +24,7 @@ _FORBIDDEN = re.compile(
     r"|pg_promote|pg_wal_\w+|brin_\w+|gin_clean_pending_list"
 )
 """The same list as planarian.forbidden_functions() (schema/04_apply.sql)."""
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _OURS_IN_TEXT = re.compile(rf"{SCHEMA}\w*[\"\s]*\.", re.IGNORECASE)
 
 _TRANSACTION = "a statement is a transaction of its own here, so that it can be undone: send each by itself"
@@ -72,9 +74,14 @@ def judge(text: object) -> Statement:
     """What a statement is; never raises."""
     if not isinstance(text, str):
         return Statement("", What.REFUSED, "the statement must be a string")
+    return _of_text(text)
+
+
+@lru_cache(maxsize=1)  # a call is classified, and then looked at again to be made
+def _of_text(text: str) -> Statement:
     if len(text) > MAX_CHARACTERS:
         return Statement("", What.REFUSED, f"it is longer than {MAX_CHARACTERS} characters: send it in parts")
-    if "\0" in text or any(0xD800 <= ord(c) <= 0xDFFF for c in text):
+    if "\0" in text or _SURROGATE.search(text):
         return Statement(text, What.REFUSED, "it holds characters that no database text can hold")
     try:
         found = tokens(text)

@@ -65,5 +65,15 @@ CREATE TABLE IF NOT EXISTS planarian.watched (
 -- that they had then (05_proof.sql). closed: writing to them runs no code of users.
 CREATE TABLE IF NOT EXISTS planarian.proof (key text PRIMARY KEY, shapes jsonb NOT NULL, closed boolean NOT NULL);
 
+-- Tables and sequences that were dropped, and are kept in a schema planarian_aside_EFFECT: where they were, and the
+-- foreign keys that they had, as [[name, definition], …].
+CREATE TABLE IF NOT EXISTS planarian.aside (
+    effect bigint,
+    relation oid,
+    namespace name NOT NULL,
+    foreign_keys jsonb NOT NULL,
+    PRIMARY KEY (effect, relation)
+);
+
 REVOKE ALL ON ALL TABLES IN SCHEMA planarian FROM PUBLIC;
 REVOKE ALL ON ALL SEQUENCES IN SCHEMA planarian FROM PUBLIC;

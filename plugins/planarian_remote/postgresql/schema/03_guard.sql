@@ -176,7 +176,6 @@ END $$;
 -- What the text of a table's rows means: its columns.
 CREATE FUNCTION planarian.shape(p_relation oid) RETURNS text STABLE LANGUAGE sql
 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT md5(string_agg(format('%s,%s,%s,%s,%s', a.attnum, a.attname, a.atttypid, a.atttypmod, a.attgenerated), ';'
-                          ORDER BY a.attnum))
+    SELECT md5(string_agg(format('%s,%s,%s,%s', a.attname, a.atttypid, a.atttypmod, a.attgenerated), ';' ORDER BY a.attnum))
     FROM pg_attribute a WHERE a.attrelid = p_relation AND a.attnum > 0 AND NOT a.attisdropped
 $$;

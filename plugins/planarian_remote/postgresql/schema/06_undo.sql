@@ -100,41 +100,78 @@ BEGIN
     RAISE EXCEPTION '%', substr(v_errors, 3) USING ERRCODE = 'PLN05';
 END $$;
 
--- The rows that aren't as they were left, as JSON: a few of them, their text bounded. `found` is the row that has the
--- same key now, where the table has one.
-CREATE FUNCTION planarian.conflicts(p_undo bigint[], p_redo bigint[]) RETURNS text LANGUAGE plpgsql AS $$
+-- Rows that an undo would have to remove and that aren't there as they must be; `found`: what has the same key now. With
+-- p_added also rows that it would have to add and whose key is taken by a row that it wouldn't remove.
+CREATE FUNCTION planarian.differing(p_undo bigint[], p_redo bigint[], p_added boolean)
+RETURNS TABLE (relation oid, name text, image text, found text) LANGUAGE plpgsql AS $$
 DECLARE
-    v_rows json[] := '{}';
     v_key text;
-    v_found text;
     r record;
-    s record;
 BEGIN
     FOR r IN
-        SELECT n.relation, format('%I.%I', ns.nspname, c.relname) AS name FROM planarian.net(p_undo, p_redo) n
-        JOIN pg_class c ON c.oid = n.relation JOIN pg_namespace ns ON ns.oid = c.relnamespace
-        WHERE n.weight < 0 GROUP BY 1, 2
+        SELECT n.relation AS oid, format('%I.%I', ns.nspname, c.relname) AS name FROM planarian.net(p_undo, p_redo) n
+        JOIN pg_class c ON c.oid = n.relation JOIN pg_namespace ns ON ns.oid = c.relnamespace GROUP BY 1, 2
     LOOP
-        v_key := planarian.key_condition(r.relation);
-        FOR s IN EXECUTE format(
-            'SELECT g.image FROM (SELECT image, image::%1$s AS r, weight FROM planarian.net($1, $2)
-                                  WHERE relation = %2$s AND weight < 0 OFFSET 0) g
+        v_key := planarian.key_condition(r.oid);
+        RETURN QUERY EXECUTE format(
+            'SELECT %2$s::oid, %4$L, g.image, %3$s
+             FROM (SELECT n.image, n.image::%1$s AS r, n.weight FROM planarian.net($1, $2) n
+                   WHERE n.relation = %2$s AND n.weight < 0 OFFSET 0) g
              WHERE (SELECT count(*) FROM ONLY %1$s planarian_row
-                    WHERE %3$s textin(record_out(planarian_row)) COLLATE "C" = g.image) < -g.weight LIMIT 5',
-            r.name, r.relation, coalesce(format(v_key, 'g.r', 'planarian_row') || ' AND ', '')
-        ) USING p_undo, p_redo LOOP
-            v_found := NULL;
-            IF v_key IS NOT NULL THEN
-                EXECUTE format(
-                    'SELECT textin(record_out(planarian_row)) FROM (SELECT $1::%1$s AS r OFFSET 0) g
-                     JOIN ONLY %1$s planarian_row ON %2$s', r.name, format(v_key, 'g.r', 'planarian_row')
-                ) INTO v_found USING s.image;
-            END IF;
-            v_rows := v_rows || json_build_object(
-                'table', r.name, 'left', left(s.image, 200), 'found', left(v_found, 200)
-            );
-            EXIT WHEN cardinality(v_rows) >= 5;
-        END LOOP;
+                    WHERE %5$s textin(record_out(planarian_row)) COLLATE "C" = g.image) < -g.weight',
+            r.name, r.oid,
+            coalesce(format('(SELECT textin(record_out(planarian_row)) FROM ONLY %s planarian_row WHERE %s)', r.name,
+                            format(v_key, 'g.r', 'planarian_row')), 'NULL::text'),
+            r.name, coalesce(format(v_key, 'g.r', 'planarian_row') || ' AND ', '')
+        ) USING p_undo, p_redo;
+        IF p_added AND v_key IS NOT NULL THEN
+            RETURN QUERY EXECUTE format(
+                'SELECT %2$s::oid, %4$L, g.image, textin(record_out(planarian_row))
+                 FROM (SELECT n.image, n.image::%1$s AS r FROM planarian.net($1, $2) n
+                       WHERE n.relation = %2$s AND n.weight > 0 OFFSET 0) g
+                 JOIN ONLY %1$s planarian_row ON %3$s
+                 WHERE textin(record_out(planarian_row)) COLLATE "C" NOT IN (
+                     SELECT n.image FROM planarian.net($1, $2) n WHERE n.relation = %2$s AND n.weight < 0)',
+                r.name, r.oid, format(v_key, 'g.r', 'planarian_row'), r.name
+            ) USING p_undo, p_redo;
+        END IF;
     END LOOP;
-    RETURN array_to_json(v_rows)::text;
+END $$;
+
+-- The rows that aren't as they were left, as JSON: a few of them, their text bounded.
+CREATE FUNCTION planarian.conflicts(p_undo bigint[], p_redo bigint[]) RETURNS text LANGUAGE sql AS $$
+    SELECT coalesce(json_agg(json_build_object('table', d.name, 'left', left(d.image, 200), 'found', left(d.found, 200))), '[]')
+    FROM (SELECT * FROM planarian.differing(p_undo, p_redo, false) LIMIT 5) d
+$$;
+
+-- Undoes one effect (or does it again) except for rows that another writer changed since; returns those.
+CREATE FUNCTION planarian.transform_rest(p_id bigint, p_back boolean) RETURNS jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
+SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' AS $$
+DECLARE
+    v_rest bigint := nextval('planarian.effect_id');
+    v_skipped jsonb := '[]';
+    v_found boolean;
+    r record;
+BEGIN
+    INSERT INTO planarian.image (effect, relation, old, new)
+    SELECT v_rest, relation, CASE WHEN p_back THEN old ELSE new END, CASE WHEN p_back THEN new ELSE old END
+    FROM planarian.image WHERE effect = p_id;
+    LOOP  -- what led to a row that is left alone is left alone too
+        v_found := false;
+        FOR r IN SELECT * FROM planarian.differing(ARRAY[v_rest], '{}', true) LOOP
+            v_found := true;
+            DELETE FROM planarian.image i WHERE i.effect = v_rest AND i.relation = r.relation
+            AND (i.new = r.image OR i.old = r.image);
+            IF jsonb_array_length(v_skipped) < 20 THEN
+                v_skipped := v_skipped || jsonb_build_object(
+                    'table', r.name, 'left', left(r.image, 200), 'found', left(r.found, 200)
+                );
+            END IF;
+        END LOOP;
+        EXIT WHEN NOT v_found;
+    END LOOP;
+    PERFORM planarian.transform(ARRAY[v_rest], '{}');
+    DELETE FROM planarian.image WHERE effect = v_rest;
+    RETURN v_skipped;
 END $$;

@@ -18,7 +18,7 @@ BEGIN
     v_undo := planarian.ids(p_owner, p_undo, 'applied');
     v_redo := planarian.ids(p_owner, p_redo, 'undone');
     BEGIN
-        v_skipped := planarian.move_rows(v_undo, v_redo, p_skip);
+        v_skipped := planarian.move_all(v_undo, v_redo, p_skip);
         IF p_rehearse THEN
             RAISE EXCEPTION '%', v_skipped USING ERRCODE = 'PLN00';
         END IF;
@@ -68,12 +68,59 @@ BEGIN
     END IF;
 END $$;
 
+-- Rows in one go as far as no change of the schema lies in between.
+CREATE FUNCTION planarian.move_all(p_undo bigint[], p_redo bigint[], p_skip boolean) RETURNS jsonb LANGUAGE plpgsql
+SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_skipped jsonb := '[]';
+    v_undo bigint[] := '{}';
+    v_redo bigint[] := '{}';
+    r record;
+BEGIN
+    FOR r IN
+        SELECT o.id, o.back, e.kind, e.inverse FROM (
+            SELECT id, true AS back, place FROM unnest(p_undo) WITH ORDINALITY u (id, place)
+            UNION ALL SELECT id, false, cardinality(p_undo) + place FROM unnest(p_redo) WITH ORDINALITY d (id, place)
+        ) o JOIN planarian.effect e ON e.id = o.id ORDER BY o.place
+    LOOP
+        IF r.kind = 'schema' THEN
+            v_skipped := v_skipped || planarian.move_rows(v_undo, v_redo, p_skip);
+            v_undo := '{}';
+            v_redo := '{}';
+            PERFORM planarian.run_steps(r.id, r.inverse -> CASE WHEN r.back THEN 'undo' ELSE 'redo' END);
+        ELSIF r.back THEN
+            v_undo := v_undo || r.id;
+        ELSE
+            v_redo := v_redo || r.id;
+        END IF;
+    END LOOP;
+    RETURN v_skipped || planarian.move_rows(v_undo, v_redo, p_skip);
+END $$;
+
+-- Undoes and does again effects on rows: all as one net change, or with p_skip, where that meets another writer, one
+-- by one and around the rows that it changed. Returns those rows.
 CREATE FUNCTION planarian.move_rows(p_undo bigint[], p_redo bigint[], p_skip boolean) RETURNS jsonb LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_skipped jsonb := '[]';
+    v_id bigint;
 BEGIN
     PERFORM planarian.check_shapes(p_undo || p_redo);
-    PERFORM planarian.transform(p_undo, p_redo);
-    RETURN '[]';
+    BEGIN
+        PERFORM planarian.transform(p_undo, p_redo);
+        RETURN v_skipped;
+    EXCEPTION WHEN SQLSTATE 'PLN03' THEN
+        IF NOT p_skip THEN
+            RAISE;
+        END IF;
+    END;
+    FOREACH v_id IN ARRAY p_undo LOOP
+        v_skipped := v_skipped || planarian.transform_rest(v_id, true);
+    END LOOP;
+    FOREACH v_id IN ARRAY p_redo LOOP
+        v_skipped := v_skipped || planarian.transform_rest(v_id, false);
+    END LOOP;
+    RETURN v_skipped;
 END $$;
 
 -- What became of a call: waits for the backend that may still run it, and if it never happened, makes sure that it
@@ -92,10 +139,19 @@ END $$;
 -- Drops the undo data of effects that nobody will undo or do again.
 CREATE FUNCTION planarian.forget(p_version integer, p_owner text, p_numbers bigint[], p_lock_timeout text) RETURNS text
 LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    r record;
 BEGIN
     PERFORM planarian.check_version(p_version);
     PERFORM set_config('lock_timeout', p_lock_timeout, true);
     PERFORM planarian.lock();
+    FOR r IN
+        SELECT DISTINCT a.effect FROM planarian.aside a JOIN planarian.effect e ON e.id = a.effect
+        WHERE e.owner = p_owner AND e.number = ANY (p_numbers)
+    LOOP
+        EXECUTE format('DROP SCHEMA planarian_aside_%s CASCADE', r.effect);
+        DELETE FROM planarian.aside WHERE effect = r.effect;
+    END LOOP;
     DELETE FROM planarian.image WHERE effect IN (
         SELECT id FROM planarian.effect WHERE owner = p_owner AND number = ANY (p_numbers)
     );

@@ -37,7 +37,7 @@ BEGIN
     IF p_plan @? 'strict $.** ? (@."Schema" starts with "planarian")' THEN
         PERFORM planarian.refuse('the schema planarian holds undo data and is not for others');
     END IF;
-    v_function := (regexp_match(p_plan::text, '\m(' || planarian.forbidden_functions() || ')\(', 'i'))[1];
+    v_function := (regexp_match(p_plan::text, '[[:<:]](' || planarian.forbidden_functions() || ')[(]', 'i'))[1];
     IF v_function IS NOT NULL THEN
         PERFORM planarian.refuse(format('%s leaves effects that are no rows and can''t be undone', v_function));
     END IF;
@@ -45,11 +45,11 @@ END $$;
 
 -- Functions whose effects no row image shows, or that run a text as a statement: a regular expression of names.
 CREATE FUNCTION planarian.forbidden_functions() RETURNS text IMMUTABLE LANGUAGE sql AS $$
-    SELECT 'setval|pg_notify|set_config|lo_\w+|loread|lowrite|dblink\w*|pg_terminate_backend|pg_cancel_backend|'
-           'pg_(try_)?advisory_\w+|pg_reload_conf|pg_rotate_logfile\w*|pg_logical_\w+|pg_create_\w+|pg_drop_\w+|'
-           'pg_replication_\w+|pg_stat_reset\w*|pg_switch_wal|pg_export_snapshot|pg_import_system_collations|'
-           'query_to_xml\w*|cursor_to_xml\w*|ts_stat|ts_rewrite|crosstab\w*|connectby|xpath_table|pg_file_\w+|'
-           'pg_promote|pg_wal_\w+|brin_\w+|gin_clean_pending_list'
+    SELECT 'setval|pg_notify|set_config|lo_[a-z0-9_]+|loread|lowrite|dblink[a-z0-9_]*|pg_terminate_backend|pg_cancel_backend|'
+           'pg_(try_)?advisory_[a-z0-9_]+|pg_reload_conf|pg_rotate_logfile[a-z0-9_]*|pg_logical_[a-z0-9_]+|pg_create_[a-z0-9_]+|pg_drop_[a-z0-9_]+|'
+           'pg_replication_[a-z0-9_]+|pg_stat_reset[a-z0-9_]*|pg_switch_wal|pg_export_snapshot|pg_import_system_collations|'
+           'query_to_xml[a-z0-9_]*|cursor_to_xml[a-z0-9_]*|ts_stat|ts_rewrite|crosstab[a-z0-9_]*|connectby|xpath_table|pg_file_[a-z0-9_]+|'
+           'pg_promote|pg_wal_[a-z0-9_]+|brin_[a-z0-9_]+|gin_clean_pending_list'
 $$;
 
 CREATE FUNCTION planarian.targets_of(p_plan jsonb, OUT targets oid[], OUT inserts boolean) LANGUAGE plpgsql
@@ -133,7 +133,7 @@ BEGIN
     END IF;
     SET CONSTRAINTS ALL IMMEDIATE;
     PERFORM pg_catalog.set_config('planarian.effect', '', true);
-    IF v_changes IS NOT NULL AND planarian.finish_plain(
+    IF v_changes IS NOT NULL AND v_count <= p_max_rows AND planarian.finish_plain(
         v_begun.id, p_owner, p_number, p_statement, v_count, CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END,
         v_row_type, v_begun.reach, v_changes, v_sequences, p_kind, p_columns
     ) THEN
