@@ -39,9 +39,13 @@ class _Turn:
     @property
     def known(self) -> Image:
         """What the call left."""
-        if self.data.after is None:
+        if self.data.after is not None:
+            return self.data.after
+        if not self.data.reads:
+            return {}
+        if self.data.expect is None:
             raise self.impossible("what the call left could not be read")
-        return self.data.after
+        return self.data.expect
 
     @property
     def touched(self) -> list[str]:

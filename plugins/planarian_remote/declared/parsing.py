@@ -14,6 +14,7 @@ from typing import Any
 from planarian_core.errors import ConfigurationError
 from planarian_core.model import CallClass
 from planarian_remote.configuration import Table
+from planarian_remote.declared import fields
 from planarian_remote.declared.declaration import (
     Compare,
     Declaration,
@@ -26,7 +27,7 @@ from planarian_remote.declared.declaration import (
     Tool,
     Undo,
 )
-from planarian_remote.declared.templates import roots, uses
+from planarian_remote.declared.templates import uses
 
 SHIPPED = ("filesystem", "memory")
 _CLASSES = ("read-only", "compensable", "pivot", "refused")
@@ -77,14 +78,14 @@ def scratch(table: Table) -> Scratch | None:
     raw = table.raw("scratch", {})
     if not raw:
         return None
-    entry = _table(table, "scratch", raw)
+    entry = fields.table_of(table, "scratch", raw)
     found = Scratch(
-        tuple(_strings(entry, "command")),
-        _string_table(entry, "env"),
-        _string_table(entry, "settings"),
-        tuple(_strings(entry, "folders")),
+        tuple(fields.strings(entry, "command")),
+        fields.string_table(entry, "env"),
+        fields.string_table(entry, "settings"),
+        tuple(fields.strings(entry, "folders")),
         entry.flag("files", True),
-        tuple(_strings(entry, "ignore")),
+        tuple(fields.strings(entry, "ignore")),
         _reads(entry, "reads", {"settings", "scratch"}),
     )
     entry.close()
@@ -112,14 +113,14 @@ def _tool(name: str, table: Table) -> Tool:
     before = _reads(table, "before", given)
     read = {f"before.{one.name}" for one in before}
     after = _reads(table, "after", given | read | {"result"})
-    undo = tuple(_undo(entry, given | read | {"unique"}) for entry in _tables(table, "undo"))
+    undo = tuple(_undo(entry, given | read | {"unique"}) for entry in fields.tables_of(table, "undo"))
     made = Tool(
         name,
         call_class,
         reason or "its inverse is declared",
         table.text("not_restored", ""),
-        read_only_if=_equalities(table, "read_only_if"),
-        refuse_if=tuple(map(_refusal, _tables(table, "refuse_if"))),
+        read_only_if=fields.equalities(table, "read_only_if"),
+        refuse_if=tuple(map(_refusal, fields.tables_of(table, "refuse_if"))),
         distinct=tuple(_distinct(table, given)),
         finds=finds,
         before=before,
@@ -127,7 +128,7 @@ def _tool(name: str, table: Table) -> Tool:
         expect=_expect(table, before, after, given | read),
         undo=undo,
         repeats=table.flag("repeats", not after and not _uses_result(undo)),
-        examples=tuple(_example(entry) for entry in _tables(table, "examples")),
+        examples=tuple(_example(entry) for entry in fields.tables_of(table, "examples")),
     )
     if not undo:
         raise ConfigurationError(
@@ -144,7 +145,7 @@ def _distinct(table: Table, given: set[str]) -> list[Any]:
     if isinstance(raw, str) or not isinstance(raw, Sequence):
         raise table.wrong("distinct", "a list of templates")
     for template in raw:
-        _check(table, "distinct", template, given)
+        fields.check(table, "distinct", template, given)
     return list(raw)
 
 
@@ -153,10 +154,10 @@ def _find(name: str, table: Table) -> Find:
     found = Find(
         name,
         table.text("tool"),
-        _template(table, "candidates", given, {}),
-        _template(table, "arguments", {*given, "item"}, {}),
-        _beginnings(table),
-        _template(table, "otherwise", given, None),
+        fields.template(table, "candidates", given, {}),
+        fields.template(table, "arguments", {*given, "item"}, {}),
+        fields.beginnings(table),
+        fields.template(table, "otherwise", given, None),
     )
     table.close()
     return found
@@ -170,13 +171,13 @@ def _read(name: str, table: Table, given: set[str]) -> Read:
     found = Read(
         name,
         table.text("tool"),
-        _template(table, "arguments", given, {}),
-        _template(table, "given", given, {}),
-        _template(table, "value", {"result", "given"}, None),
-        _template(table, "label", given, ""),
-        _beginnings(table),
+        fields.template(table, "arguments", given, {}),
+        fields.template(table, "given", given, {}),
+        fields.template(table, "value", {"result", "given"}, None),
+        fields.template(table, "label", given, ""),
+        fields.beginnings(table),
         table.text("error", ""),
-        tuple(_forbidden(entry) for entry in _tables(table, "forbidden")),
+        tuple(_forbidden(entry) for entry in fields.tables_of(table, "forbidden")),
         {family: _part(entry) for family, entry in table.tables("parts").items()},
         Compare(table.choice("compare", tuple(Compare), Compare.ALWAYS)),
     )
@@ -187,8 +188,8 @@ def _read(name: str, table: Table, given: set[str]) -> Read:
 def _part(table: Table) -> Part:
     table.raw("each")
     found = Part(
-        _template(table, "each", {"value"}, None),
-        _template(table, "key", {"item"}, "${item}"),
+        fields.template(table, "each", {"value"}, None),
+        fields.template(table, "key", {"item"}, "${item}"),
         table.flag("unique"),
         table.flag("whole"),
     )
@@ -203,7 +204,7 @@ def _forbidden(table: Table) -> tuple[str, str]:
 
 
 def _refusal(table: Table) -> tuple[dict[str, Any], str]:
-    found = _equalities(table, "arguments"), table.text("reason")
+    found = fields.equalities(table, "arguments"), table.text("reason")
     table.close()
     return found
 
@@ -211,8 +212,8 @@ def _refusal(table: Table) -> tuple[dict[str, Any], str]:
 def _undo(table: Table, given: set[str]) -> Undo:
     redo = table.raw("redo", ())
     found = Undo(
-        tuple(_strings(table, "exists")),
-        tuple(_strings(table, "absent")),
+        tuple(fields.strings(table, "exists")),
+        tuple(fields.strings(table, "absent")),
         _steps(table, "calls", given | {"result"}),
         _steps(table, "redo", given | {"result"}) if redo else None,
         _reads(table, "needs", given),
@@ -226,11 +227,11 @@ def _undo(table: Table, given: set[str]) -> Undo:
 
 
 def _steps(table: Table, key: str, given: set[str]) -> tuple[Step, ...]:
-    return tuple(_step(entry, given) for entry in _tables(table, key))
+    return tuple(_step(entry, given) for entry in fields.tables_of(table, key))
 
 
 def _step(table: Table, given: set[str]) -> Step:
-    found = Step(table.text("tool"), _template(table, "arguments", given, {}), table.text("unless_empty", ""))
+    found = Step(table.text("tool"), fields.template(table, "arguments", given, {}), table.text("unless_empty", ""))
     table.close()
     return found
 
@@ -238,7 +239,7 @@ def _step(table: Table, given: set[str]) -> Step:
 def _example(table: Table) -> Example:
     given = {"settings", "scratch"}
     found = Example(
-        _template(table, "arguments", given, {}), _steps(table, "setup", given), table.text("name", "an example")
+        fields.template(table, "arguments", given, {}), _steps(table, "setup", given), table.text("name", "an example")
     )
     table.close()
     return found
@@ -252,11 +253,8 @@ def _expect(table: Table, before: Sequence[Read], after: Sequence[Read], given: 
     if raw and (after or raw.keys() != compared):
         raise table.wrong("expect", f"a table with what each compared read finds afterwards: {', '.join(compared)}")
     for name, template in raw.items():
-        _check(table, f"expect.{name}", template, given)
+        fields.check(table, f"expect.{name}", template, given)
     return dict(raw)
-
-
-# --- what is common ---
 
 
 def _uses_result(undo: Iterable[Undo]) -> bool:
@@ -270,67 +268,3 @@ def _check_conditions(table: Table, tool: Tool) -> None:
         for name in (*way.exists, *way.absent):
             if name not in names:
                 raise table.wrong("undo", f"about reads in before: {', '.join(sorted(names))}; {name!r} is none")
-
-
-def _template(table: Table, key: str, given: set[str], default: Any) -> Any:
-    template = table.raw(key, _NONE if default is None else default)
-    if template is _NONE:
-        return None
-    _check(table, key, template, given)
-    return template
-
-
-_NONE: Any = object()
-
-
-def _check(table: Table, key: str, template: Any, given: set[str]) -> None:
-    try:
-        used = roots(template)
-    except ValueError as error:
-        raise table.wrong(key, f"a template: {error}") from error
-    for path in sorted(used):
-        if path not in given and path.split(".")[0] not in given:
-            known = ", ".join(f"${{{name}}}" for name in sorted(given))
-            raise table.wrong(key, f"a template of {known}; ${{{path}}} isn't known there")
-
-
-def _table(table: Table, key: str, raw: Any) -> Table:
-    if not isinstance(raw, Mapping):
-        raise table.wrong(key, "a table")
-    return Table(key, raw, f"[{table.source.strip('[]')}.{key}]")
-
-
-def _tables(table: Table, key: str) -> list[Table]:
-    raw = table.raw(key, ())
-    if isinstance(raw, str | Mapping) or not isinstance(raw, Sequence):
-        raise table.wrong(key, "a list of tables")
-    return [_table(table, f"{key}.{number}", entry) for number, entry in enumerate(raw)]
-
-
-def _strings(table: Table, key: str) -> list[str]:
-    """As they stand: not filled from the environment, because they may hold placeholders."""
-    raw = table.raw(key, ())
-    if isinstance(raw, str) or not isinstance(raw, Sequence) or not all(isinstance(value, str) for value in raw):
-        raise table.wrong(key, "a list of strings")
-    return list(raw)
-
-
-def _beginnings(table: Table) -> tuple[str, ...]:
-    found = tuple(_strings(table, "missing"))
-    if "" in found:
-        raise table.wrong("missing", "how errors begin; an empty text would be every error")
-    return found
-
-
-def _string_table(table: Table, key: str) -> dict[str, str]:
-    raw = table.raw(key, {})
-    if not isinstance(raw, Mapping) or not all(isinstance(value, str) for value in raw.values()):
-        raise table.wrong(key, "a table of strings")
-    return dict(raw)
-
-
-def _equalities(table: Table, key: str) -> dict[str, Any]:
-    raw = table.raw(key, {})
-    if not isinstance(raw, Mapping):
-        raise table.wrong(key, "a table of arguments and values")
-    return dict(raw)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -351,6 +352,20 @@ def test_a_lost_call_that_makes_no_difference_is_void_whatever_others_did(trail:
     trail.lose("put", key="a", value=1)
     store.rows["a"] = "theirs"
     assert trail.settle() is EffectState.VOID
+
+
+def test_a_lost_call_that_a_user_says_was_made_can_be_undone(
+    store: Store, declare: Callable[..., DeclaredKind]
+) -> None:
+    for toml in (
+        PUT,
+        '[tools.put]\nclass = "compensable"\nundo = [{ calls = [{ tool = "delete", arguments = { key = "${call.key}" } }] }]',
+    ):
+        trail = Trail(declare(toml), store.server)
+        trail.lose("put", key="a", value=1)
+        trail.effects[0] = replace(trail.effects[0], state=EffectState.APPLIED)
+        trail.go(0)
+        assert store.rows == {}
 
 
 def test_a_lost_pivot_counts_as_made(declare: Callable[..., DeclaredKind], store: Store) -> None:
