@@ -357,10 +357,9 @@ def test_a_lost_call_that_makes_no_difference_is_void_whatever_others_did(trail:
 def test_a_lost_call_that_a_user_says_was_made_can_be_undone(
     store: Store, declare: Callable[..., DeclaredKind]
 ) -> None:
-    for toml in (
-        PUT,
-        '[tools.put]\nclass = "compensable"\nundo = [{ calls = [{ tool = "delete", arguments = { key = "${call.key}" } }] }]',
-    ):
+    blind = '[tools.put]\nclass = "compensable"\n[[tools.put.undo]]\n'
+    blind += 'calls = [{ tool = "delete", arguments = { key = "${call.key}" } }]'
+    for toml in (PUT, blind):
         trail = Trail(declare(toml), store.server)
         trail.lose("put", key="a", value=1)
         trail.effects[0] = replace(trail.effects[0], state=EffectState.APPLIED)
