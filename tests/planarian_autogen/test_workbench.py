@@ -177,7 +177,7 @@ def test_an_agent_as_a_tool_is_part_of_the_call(
     )
 
     async def delegate(task: str) -> str:
-        return str((await inner_agent.run(task=task)).messages[-1].to_model_text())
+        return (await inner_agent.run(task=task)).messages[-1].to_text()
 
     workbench = StatepointWorkbench(StaticWorkbench([FunctionTool(delegate, description="")]), environment)
     assert run(workbench.call_tool("delegate", {"task": "do it"})).to_text() == "(no output)"
