@@ -22,6 +22,8 @@ from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
     CONNECTION_CLOSED,
+    INTERNAL_ERROR,
+    INVALID_REQUEST,
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
@@ -38,6 +40,8 @@ Raw = dict[str, Any]
 OnProgress = Callable[[Mapping[str, Any]], None]
 
 _LOSS_SECONDS = 0.1
+_HTTP_LOSSES = ((INVALID_REQUEST, "Session terminated"), (INTERNAL_ERROR, "Server returned an error response"))
+"""What the SDK makes of a status that is an error: the server was started anew and knows nothing of our session."""
 _UNKNOWN_END = "the call may have had its effect; the next call, snapshot or rollback finds out"
 
 
@@ -159,7 +163,7 @@ class TargetConnection:
                 self._scopes[token] = scope
                 return await self._dispatcher.send_raw_request(*self._enveloped(method, params))
         except MCPError as error:
-            if error.code == CONNECTION_CLOSED and await self._is_lost():
+            if await self._means_loss(error):
                 raise self.unreachable("the connection was lost", _UNKNOWN_END) from error
             raise
         finally:
@@ -167,10 +171,14 @@ class TargetConnection:
             self._scopes.pop(token, None)
         raise self.unreachable(f"no answer within {self.server.timeout:g} s", _UNKNOWN_END)
 
-    async def _is_lost(self) -> bool:
-        """Whether the SDK's word for a closed connection, which a server may use for other things, is true."""
-        with anyio.move_on_after(_LOSS_SECONDS):
-            await self._stop.wait()
+    async def _means_loss(self, error: MCPError) -> bool:
+        """Whether an error is the SDK's word for a lost connection; a server may use its code for other things."""
+        if self.server.url and (error.code, error.message) in _HTTP_LOSSES:
+            self.lost = True
+            self._stop.set()
+        if error.code == CONNECTION_CLOSED:
+            with anyio.move_on_after(_LOSS_SECONDS):
+                await self._stop.wait()
         return self.lost
 
     async def notify(self, method: str, params: Mapping[str, Any] | None) -> None:

@@ -1,10 +1,11 @@
 """An MCP server for tests: a key-value store in a SQLite file, and tools for everything that can go wrong.
 
-Stand-alone, and written on the bare protocol (stdio, handshake era), so that it shows what an SDK would hide::
+Stand-alone, and written on the bare protocol (stdio), so that it shows what an SDK would hide::
 
-    python store_server.py DATABASE [--stubborn] [--prefix TEXT]
+    python store_server.py DATABASE [--stubborn] [--modern]
 
-``--stubborn`` ignores SIGTERM and the end of its input. The table ``events`` of the database records what happened.
+``--stubborn`` ignores SIGTERM and the end of its input; ``--modern`` speaks the era of 2026 alone. The table ``events``
+of the database records what happened.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from collections.abc import Callable
 from typing import Any
 
 PAGE = 5
+MODERN = "2026-07-28"
+ENVELOPE = "io.modelcontextprotocol/"
 TEXT = {"type": "string"}
 NUMBER = {"type": "number"}
 
@@ -60,9 +63,9 @@ class ProtocolError(Exception):
 class Store:
     """The server: one thread reads, each call has its own."""
 
-    def __init__(self, database: str, prefix: str) -> None:
+    def __init__(self, database: str, modern: bool) -> None:
         self._database = database
-        self._prefix = prefix
+        self._modern = modern
         self._writing = threading.Lock()
         self._cancelled: dict[Any, threading.Event] = {}
         self._answers: dict[Any, tuple[threading.Event, list[Any]]] = {}
@@ -107,7 +110,11 @@ class Store:
             handler = getattr(self, "on_" + method.replace("/", "_"), None)
             if handler is None:
                 raise ProtocolError(-32601, "Method not found", method)
+            if self._modern:
+                self._check_envelope(method, params)
             result = handler(number, params)
+            if self._modern and result is not None:
+                result = {"resultType": "complete", "ttlMs": 0, "cacheScope": "private", **result}
         except ProtocolError as error:
             code, text, data = error.args
             self.send(id=number, error={"code": code, "message": text, **({} if data is None else {"data": data})})
@@ -116,6 +123,23 @@ class Store:
                 self.send(id=number, result=result)
         finally:
             self._cancelled.pop(number, None)
+
+    def _check_envelope(self, method: str, params: dict[str, Any]) -> None:
+        if method == "initialize":
+            data = {"supported": [MODERN], "requested": params["protocolVersion"]}
+            raise ProtocolError(-32022, "Unsupported protocol version", data)
+        meta = params.get("_meta") or {}
+        if meta.get(f"{ENVELOPE}protocolVersion") != MODERN or f"{ENVELOPE}clientCapabilities" not in meta:
+            raise ProtocolError(-32602, "no envelope", sorted(meta))
+
+    def on_server_discover(self, number: Any, params: dict[str, Any]) -> Result:
+        info = {"name": "store", "version": "1.2.3", "title": "A store"}
+        return {
+            "supportedVersions": [MODERN],
+            "capabilities": {"tools": {}},
+            "instructions": "Put and get.",
+            "_meta": {f"{ENVELOPE}serverInfo": info},
+        }
 
     def on_initialize(self, number: Any, params: dict[str, Any]) -> Result:
         capabilities = {"tools": {"listChanged": True}, "resources": {}, "prompts": {}, "logging": {}}
@@ -134,8 +158,7 @@ class Store:
         return {}
 
     def on_tools_list(self, number: Any, params: dict[str, Any]) -> Result:
-        grown = [_tool(f"grown_{count}", {}) for count in range(self._grown)]
-        tools = [{**tool, "name": self._prefix + tool["name"]} for tool in [*TOOLS, *grown]]
+        tools = [*TOOLS, *(_tool(f"grown_{count}", {}) for count in range(self._grown))]
         start = int(params.get("cursor") or 0)
         more = {"nextCursor": str(start + PAGE)} if start + PAGE < len(tools) else {}
         return {"tools": tools[start : start + PAGE], **more}
@@ -156,10 +179,12 @@ class Store:
         return {"messages": [{"role": "user", "content": {"type": "text", "text": text}}]}
 
     def on_tools_call(self, number: Any, params: dict[str, Any]) -> Result | None:
-        name = params["name"].removeprefix(self._prefix)
+        name = params["name"]
+        if self._modern and name == "ask":
+            return self._ask_first(params)
         tool: Callable[..., Any] | None = getattr(self, f"tool_{name}", None)
         if tool is None:
-            raise ProtocolError(-32602, f"Unknown tool: {params['name']}", None)
+            raise ProtocolError(-32602, f"Unknown tool: {name}", None)
         try:
             answer = tool(number, params.get("_meta") or {}, **(params.get("arguments") or {}))
         except TypeError as error:
@@ -202,7 +227,7 @@ class Store:
         return "notified"
 
     def tool_echo(self, number: Any, meta: Any, value: Any) -> Result:
-        shown = {key: given for key, given in meta.items() if key != "progressToken"}
+        shown = {key: given for key, given in meta.items() if key != "progressToken" and ENVELOPE not in key}
         content = [{"type": "text", "text": json.dumps(value)}]
         return {"content": content, "structuredContent": {"value": value, "meta": shown}, "isError": False}
 
@@ -244,6 +269,16 @@ class Store:
         event.wait(60)
         return json.dumps(answer[0].get("result") or answer[0].get("error"))
 
+    def _ask_first(self, params: dict[str, Any]) -> Result:
+        """As servers of 2026 ask: by a result that wants the call again, with the answer."""
+        if params.get("requestState") == "asked":
+            text = json.dumps(params["inputResponses"]["question"])
+            return {"content": [{"type": "text", "text": text}], "isError": False}
+        schema = {"type": "object", "properties": {"yes": {"type": "boolean"}}, "required": ["yes"]}
+        asked = {"message": params["arguments"]["message"], "requestedSchema": schema}
+        question = {"method": "elicitation/create", "params": asked}
+        return {"resultType": "input_required", "inputRequests": {"question": question}, "requestState": "asked"}
+
     def tool_log(self, number: Any, meta: Any, text: str) -> str:
         self.send(method="notifications/message", params={"level": "warning", "logger": "store", "data": text})
         return "logged"
@@ -261,11 +296,11 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("database")
     parser.add_argument("--stubborn", action="store_true")
-    parser.add_argument("--prefix", default="")
+    parser.add_argument("--modern", action="store_true")
     options = parser.parse_args()
     if options.stubborn:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    store = Store(options.database, options.prefix)
+    store = Store(options.database, options.modern)
     store.event(f"started {os.getpid()}")
     store.serve()
     while options.stubborn:

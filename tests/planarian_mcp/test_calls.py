@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
 import time
 from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from planarian_core.model import EffectState
 from planarian_core.testing import mcp_servers
@@ -36,6 +41,11 @@ def eventually(true: Callable[[], object], timeout: float = 20) -> None:
     while not true():
         assert time.monotonic() < deadline, "it never came true"
         time.sleep(0.02)
+
+
+def listens(port: int) -> bool:
+    with socket.socket() as asking:
+        return asking.connect_ex(("127.0.0.1", port)) == 0
 
 
 # --- what is listed ---
@@ -221,6 +231,64 @@ def test_a_call_without_an_answer_ends_in_time_and_is_cancelled(world: World) ->
     eventually(lambda: "slow cancelled" in world.events())
     slept = client.call("slow", {"seconds": 2, "steps": 20}, _meta={"progressToken": 1})
     assert text(slept) == "slept", "progress is a sign of life"
+
+
+@pytest.mark.needs("npm")
+def test_a_target_at_an_address_that_was_started_anew(world: World) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    world.configure(far={"kind": "mirror", "class": "compensable", "url": f"http://127.0.0.1:{port}/mcp"})
+
+    def start() -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            mcp_servers.everything("streamableHttp"), env={**os.environ, "PORT": str(port)},
+            stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
+        )  # fmt: skip
+        eventually(lambda: listens(port))
+        return process
+
+    def end(process: subprocess.Popen[bytes]) -> None:
+        process.kill()
+        process.wait()
+
+    server = start()
+    try:
+        client = world.proxy("far")
+        client.initialize()
+        assert text(client.call("echo", {"message": "1"})) == "Echo: 1"
+        end(server)
+        server = start()
+        assert error(client.call("echo", {"message": "2"}))["error"] == "service-unreachable"
+        assert text(client.call("echo", {"message": "3"})) == "Echo: 3"
+        end(server)
+        assert error(client.call("echo", {"message": "4"}))["error"] == "service-unreachable"
+        assert "nothing was changed" in error(client.call("echo", {"message": "5"}))["state"]
+    finally:
+        end(server)
+
+
+# --- a target of 2026 ---
+
+
+def test_a_target_of_2026_and_a_harness_with_a_handshake(world: World) -> None:
+    world.configure(store={"kind": "store", "command": mcp_servers.store(world.database, "--modern")})
+    answer = {"action": "accept", "content": {"yes": True}}
+    client = world.proxy("store", answers={"elicitation/create": lambda _: answer})
+    greeting = client.initialize(capabilities={"elicitation": {}}, protocolVersion="2025-06-18")["result"]
+    assert greeting == {
+        "protocolVersion": "2025-06-18",
+        "capabilities": {"tools": {}},
+        "serverInfo": {"name": "store", "version": "1.2.3", "title": "A store"},
+        "instructions": "Put and get.",
+    }
+    page = client.request("tools/list")["result"]
+    assert page.keys() == {"tools", "nextCursor"}
+    assert client.call("put", {"key": "a", "value": "1"})["result"] == {
+        "content": [{"type": "text", "text": "put a"}], "isError": False,
+    }  # fmt: skip
+    assert json.loads(text(client.call("ask", {"message": "really?"}))) == answer
+    assert world.pairs() == {"a": "1"}
+    assert effects(world) == [("put", "applied")]
 
 
 # --- what the target says and asks by itself ---

@@ -20,6 +20,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 from mcp_types import CallToolResult, ElicitResult, TextContent
 
+from planarian_core.testing import mcp_servers
 from planarian_core.testing.raw_mcp import HELLO
 
 World = Any  # of conftest.py, which can't be imported
@@ -159,6 +160,26 @@ def test_whoever_sits_at_the_harness_is_asked_in_both_eras(world: World, mode: s
 
     anyio.run(run)
     assert world.events("notify") == ["notify all"]
+
+
+@ERAS
+def test_a_target_of_2026_asks_in_both_eras(world: World, mode: str, version: str) -> None:
+    world.configure(store={"kind": "store", "command": mcp_servers.store(world.database, "--modern")})
+    program, *arguments = world.command("store")
+    parameters = StdioServerParameters(command=program, args=arguments, env=world.environment())
+
+    async def answer(context: Any, params: Any) -> ElicitResult:
+        return ElicitResult(action="accept", content={"yes": params.message == "really?"})
+
+    async def run() -> None:
+        async with Client(parameters, mode=mode, elicitation_callback=answer) as connected:
+            assert connected.protocol_version == version
+            answered = text(await connected.call_tool("ask", {"message": "really?"}))
+            assert json.loads(answered)["content"] == {"yes": True}
+            assert text(await connected.call_tool("put", {"key": "a", "value": "1"})) == "put a"
+
+    anyio.run(run)
+    assert world.pairs() == {"a": "1"}
 
 
 def test_several_harnesses_at_once(world: World, served: Served) -> None:
