@@ -24,7 +24,10 @@ CONSOLE = Console()
 def main() -> None:
     options = _parser().parse_args()
     if options.command == "document":
-        options.to.write_text(document.markdown([json.loads(file.read_text()) for file in options.files]))
+        found = [json.loads(file.read_text()) for file in options.files]
+        options.to.write_text(
+            document.updated(options.to.read_text(), found) if options.keep else document.markdown(found)
+        )
         return
     with tempfile.TemporaryDirectory(prefix="planarian-bench-", dir=options.folder) as folder:
         try:
@@ -51,6 +54,7 @@ def _parser() -> argparse.ArgumentParser:
     writing = commands.add_parser("document", help="docs/benchmarks.md from what --json has written")
     writing.add_argument("files", type=Path, nargs="+", metavar="FILE")
     writing.add_argument("--to", type=Path, default=Path("docs/benchmarks.md"), metavar="FILE")
+    writing.add_argument("--keep", action="store_true", help="leave the sections of other benchmarks as they are there")
     return parser
 
 
@@ -85,7 +89,7 @@ def _proxy(folder: Path, quick: bool) -> dict[str, Any]:
     from benchmarks import proxy, proxy_report  # what they need is extra
 
     scope = proxy.QUICK if quick else proxy.FULL
-    about = host.describe(folder)
+    about = host.describe(folder) | proxy.versions()
     data = proxy_report.to_dict(about, scope, proxy.measure(folder, scope, _say))
     proxy_report.show(CONSOLE, data)
     return data

@@ -21,7 +21,19 @@ The reference is in the last column: a *full snapshot* is all memory of all proc
 captures memory) and a tar of all files, as a container engine's checkpoint with export makes it; a *full restore* is
 the way back. The ratio is the median over the rounds of the reference's time by ours.
 """
-_MACHINE = ("kernel", "cpus", "memory", "files on", "criu", "python", "user", "planarian")
+_MACHINE = (
+    "kernel",
+    "cpus",
+    "memory",
+    "files on",
+    "criu",
+    "python",
+    "user",
+    "planarian",
+    "postgresql",
+    "toolbox",
+    "scheduling",
+)
 
 
 def markdown(found: Sequence[Data]) -> str:
@@ -30,6 +42,16 @@ def markdown(found: Sequence[Data]) -> str:
     for data in found:
         parts += _PARTS[data["benchmark"]](data)
     return "\n".join(parts)
+
+
+def updated(text: str, found: Sequence[Data]) -> str:
+    """A document with the sections of these benchmarks replaced, or added at its end; the others stay."""
+    head, *sections = text.split("\n## ")
+    kept = {section.partition("\n")[0]: section for section in sections}
+    for data in found:
+        new = "\n".join(_PARTS[data["benchmark"]](data)).removeprefix("## ")
+        kept[new.partition("\n")[0]] = new
+    return "\n## ".join((head, *(f"{section.rstrip()}\n" for section in kept.values())))
 
 
 def _command(data: Data, quick: bool) -> str:

@@ -25,7 +25,13 @@ def describe(folder: Path) -> dict[str, str]:
         "user": "root" if os.geteuid() == 0 else "ordinary",
         "criu": _criu(),
         "load before": f"{os.getloadavg()[0]:.2f}",
+        **({"scheduling": "real-time"} if _realtime() else {}),
     }
+
+
+def _realtime() -> bool:
+    """Whether what else runs gets out of our way (``chrt -r 1``)."""
+    return hasattr(os, "sched_getscheduler") and os.sched_getscheduler(0) in (os.SCHED_RR, os.SCHED_FIFO)
 
 
 def _filesystem(folder: Path) -> str:

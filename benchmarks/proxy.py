@@ -31,6 +31,7 @@ from benchmarks.relay import relay
 from benchmarks.timing import Spread
 from planarian_core import Planarian, Sandbox
 from planarian_core.interfaces import ToolResult
+from planarian_core.testing.mcp_servers import TOOLBOX
 from planarian_core.testing.postgresql import PrivateCluster
 from planarian_remote.postgresql.direct import DirectTarget
 
@@ -52,7 +53,7 @@ class Scope:
     distance: float = 0.010
 
 
-FULL = Scope(rounds=200, thousand_rounds=40, bulk_rounds=5, bulk=100_000, effects=1000, rollbacks=3)
+FULL = Scope(rounds=100, thousand_rounds=30, bulk_rounds=3, bulk=100_000, effects=1000, rollbacks=3)
 QUICK = Scope(rounds=4, thousand_rounds=2, bulk_rounds=1, bulk=5000, effects=20, rollbacks=1)
 
 
@@ -118,6 +119,13 @@ def measure(folder: Path, scope: Scope, say: Say) -> list[Finding]:
             say(place.name.replace("_", " "))
             found += run(place, cluster, scope)
     return found
+
+
+def versions() -> dict[str, str]:
+    """What is measured against."""
+    with PrivateCluster() as cluster, cluster.connect() as connection:
+        (version,) = connection.execute("SHOW server_version").fetchone() or ("",)
+    return {"postgresql": str(version).split()[0], "toolbox": TOOLBOX.rpartition("@")[2]}
 
 
 # --- round trips, as a harness sees them ---
