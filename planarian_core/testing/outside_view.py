@@ -21,6 +21,7 @@ import sqlite3
 
 def look(path: str, branch: str, statement: str = "") -> Any:
     connection = sqlite3.connect(path, isolation_level=None, timeout=10)
+    connection.text_factory = lambda data: data.decode(errors="surrogateescape")
     try:
         if branch:
             connection.execute("SELECT dolt_checkout(?)", (branch,))
