@@ -9,12 +9,14 @@ import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TextIO
+from urllib.parse import urlsplit, urlunsplit
 
 from planarian_core.errors import RemoteError
 from planarian_core.interfaces import TargetServer
 
 _KEPT = 4096
 _SHOWN = 400
+_SECRET = 6
 
 
 def guarded_command(server: TargetServer) -> list[str]:
@@ -40,13 +42,22 @@ def guarded_command(server: TargetServer) -> list[str]:
     return [sys.executable, "-I", "-S", str(guard), str(Path(found).absolute()), *arguments]
 
 
+def shown_name(server: TargetServer) -> str:
+    """What people and agents are shown of a server: arguments and addresses may hold secrets."""
+    if server.command:
+        return Path(server.command[0]).name
+    parts = urlsplit(server.url)
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", ""))
+
+
 class LastWords:
     """What a server wrote last on its standard error: bounded, for error messages. ``file`` goes to the server.
 
-    With ``echo`` all of it is passed on to our own standard error.
+    With ``echo`` all of it is passed on to our own standard error. Values of the server's ``env`` are left out.
     """
 
-    def __init__(self, *, echo: bool = False) -> None:
+    def __init__(self, server: TargetServer, *, echo: bool = False) -> None:
+        self._secrets = sorted((value for value in server.env.values() if len(value) >= _SECRET), key=len)
         self._kept = b""
         self._echo = echo
         reading, writing = os.pipe()
@@ -72,7 +83,10 @@ class LastWords:
         """The last lines, on one line; empty when it said nothing. Waits a moment for a server that is just ending."""
         self.started()
         self._ended.wait(wait)
-        return " ".join(self._kept.decode(errors="replace").split())[-_SHOWN:]
+        text = self._kept.decode(errors="replace")
+        for secret in reversed(self._secrets):
+            text = text.replace(secret, "…")
+        return " ".join(text.split())[-_SHOWN:]
 
 
 _NOT_RUN = (-32700, -32600, -32601, -32602)

@@ -32,7 +32,7 @@ from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from planarian_core.errors import RemoteError
 from planarian_core.interfaces import TargetServer
-from planarian_core.server_process import LastWords
+from planarian_core.server_process import LastWords, shown_name
 from planarian_mcp.target_transport import connected
 
 Raw = dict[str, Any]
@@ -67,7 +67,7 @@ class TargetConnection:
         self.version = ""
         self.lost = False
         self._listener = listener
-        self._words = LastWords(echo=True)
+        self._words = LastWords(server, echo=True)
         self._stop = anyio.Event()
         self._stopped = anyio.Event()
         self._tokens = itertools.count(1)
@@ -81,7 +81,7 @@ class TargetConnection:
 
     @property
     def name(self) -> str:
-        return self.server.url or " ".join(self.server.command[:3])
+        return shown_name(self.server)
 
     # --- its life ---
 

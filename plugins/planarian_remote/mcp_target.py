@@ -22,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 from planarian_core.errors import ConfigurationError, PlanarianError, RemoteError
 from planarian_core.interfaces import TargetServer, ToolResult, ToolTarget
-from planarian_core.server_process import LastWords, answered_with_error, guarded_command
+from planarian_core.server_process import LastWords, answered_with_error, guarded_command, shown_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,8 +60,8 @@ class _McpTarget:
         from anyio.from_thread import start_blocking_portal
 
         self._server = server
-        self._name = server.url or " ".join(server.command[:3])
-        self._words = LastWords()
+        self._name = shown_name(server)
+        self._words = LastWords(server)
         self._closing = threading.Lock()
         self._lost = ""
         with ExitStack() as stack:

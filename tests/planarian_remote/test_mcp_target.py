@@ -121,6 +121,20 @@ def test_a_server_that_does_not_start_says_why(command: tuple[str, ...], said: s
     assert caught.value.remedy
 
 
+def test_no_secret_is_shown() -> None:
+    says = "import os; raise SystemExit('the password is ' + os.environ['PASSWORD'])"
+    server = TargetServer((sys.executable, "-c", says, "--dsn=hunter2"), env={"PASSWORD": "correct horse"}, timeout=5)
+    with pytest.raises(RemoteError) as caught:
+        open_target(server)
+    assert "the password is" in str(caught.value)
+    assert "hunter2" not in str(caught.value)
+    assert "horse" not in str(caught.value)
+    with pytest.raises(RemoteError) as caught:
+        open_target(TargetServer(url="http://me:hunter2@127.0.0.1:9/mcp?key=hunter3", timeout=2))
+    assert "http://127.0.0.1:9/mcp" in str(caught.value)
+    assert "hunter" not in str(caught.value)
+
+
 def test_nobody_at_the_address() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
