@@ -14,6 +14,10 @@ if TYPE_CHECKING:
     from psycopg.pq.abc import PGresult
 
 TOOL, READ_TOOL, ARGUMENT = "execute_sql", "read_sql", "sql"
+_LIMIT = (
+    "SELECT pg_catalog.set_config('statement_timeout', %s, false) "
+    "WHERE pg_catalog.current_setting('statement_timeout') = '0'"
+)
 _READ_ONLY = "-c default_transaction_read_only=on"
 
 
@@ -72,18 +76,13 @@ class DirectTarget:
                 code="extra-missing",
                 remedy="pip install 'planarian[sql]'",
             ) from error
-        options = f"-c statement_timeout={int(self._timeout * 1000)}"
-        if tool == READ_TOOL:
-            options += f" {_READ_ONLY}"
         given = psycopg.conninfo.conninfo_to_dict(self._dsn)
+        options = f"{given.get('options') or ''} {_READ_ONLY if tool == READ_TOOL else ''}".strip()
         try:
             made = psycopg.connect(
-                self._dsn,
-                autocommit=True,
-                connect_timeout=10,
-                client_encoding="UTF8",
-                options=f"{given.get('options') or ''} {options}".strip(),
+                self._dsn, autocommit=True, connect_timeout=10, client_encoding="UTF8", options=options
             )
+            made.execute(_LIMIT, [f"{int(self._timeout * 1000)}ms"])
         except psycopg.Error as error:
             raise RemoteError(
                 f"PostgreSQL can't be reached: {error}",

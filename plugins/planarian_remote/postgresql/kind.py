@@ -21,8 +21,9 @@ from planarian_remote.postgresql.statements import Statement, What, judge
 
 _UNDONE = Verdict(CallClass.COMPENSABLE, "rows that it changes are kept, and brought back by a rollback")
 _SCHEMA = Verdict(CallClass.COMPENSABLE, "its inverse is tried in the same transaction, and kept for a rollback")
+_ANALYZES = Verdict(CallClass.REFUSED, "EXPLAIN ANALYZE runs what it explains, and that writes: use EXPLAIN")
 _READ = Verdict(CallClass.READ_ONLY, "it only reads")
-_WRITES = "25006"
+_WRITES, _LOCKED, _CANCELLED = "25006", "55P03", "57014"
 _SHOWN = 160
 
 
@@ -103,14 +104,18 @@ class PostgresKind:
     def read(self, call: RemoteCall, target: ToolTarget) -> ToolResult | Verdict:
         if call.tool != self._settings.tool:
             return target.call(call.tool, call.arguments)
-        if self._settings.read_tool:
+        judged = judge(call.arguments.get(self._settings.argument))
+        otherwise = _ANALYZES if judged.words[0].text == "explain" else _UNDONE
+        if self._settings.read_tool and judged.only_computes:
             result = target.call(self._settings.read_tool, call.arguments)
-            return _UNDONE if db.sqlstate(result) == _WRITES else result
-        statement = str(call.arguments[self._settings.argument])
+            return otherwise if db.sqlstate(result) == _WRITES else result
+        statement = judged.text
         try:
             answer, result = self._database.ask(target, "read", statement, more=call.arguments)
         except DatabaseError as error:
-            return _UNDONE if error.state == _WRITES else error.result
+            if error.state == db.REFUSED:
+                return Verdict(CallClass.REFUSED, error.message)
+            return otherwise if error.state == _WRITES else error.result
         return self._shown(answer, result, target, f"planarian.read_again({db.written(statement)})", call)
 
     def run(self, call: RemoteCall, effect: Effect, target: ToolTarget) -> CallOutcome:
@@ -230,8 +235,12 @@ class PostgresKind:
 
     def _failed(self, what: str, error: DatabaseError) -> CompensationError:
         remedy = "see the database's own log"
-        if error.state in ("55P03", "57014"):
+        if error.state == _LOCKED:
             remedy = "another session holds a lock: see pg_stat_activity, let it end, then try again"
+        if error.state == _CANCELLED:
+            remedy = (
+                "it takes longer than statement_timeout allows, or waits for a lock (see pg_stat_activity): raise it"
+            )
         return CompensationError(
             f"{self.name}: {what}: {error.message}", state="nothing was changed there", remedy=remedy
         )

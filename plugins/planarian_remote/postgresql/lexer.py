@@ -18,7 +18,7 @@ _TOKEN = re.compile(
     | (?P<quoted>"(?:[^"]|"")*")
     | (?P<dollar>\$(?P<tag>(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?)\$)
     | (?P<word>[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*)
-    | (?P<number>[0-9.][0-9A-Za-z_.]*)
+    | (?P<number>[0-9][0-9A-Za-z_.]*|\.[0-9][0-9A-Za-z_]*)
     | (?P<mark>.)
     """,
     re.VERBOSE | re.DOTALL,

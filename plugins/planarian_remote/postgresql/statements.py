@@ -15,6 +15,7 @@ MAX_CHARACTERS = 4_000_000
 SCHEMA = "planarian"
 
 _CHANGES = frozenset({"insert", "update", "delete", "merge"})
+_EXPLAINED = _CHANGES | {"select", "values", "table", "with", "create", "execute", "declare", "refresh"}
 _READS = frozenset({"select", "values", "table", "with", "show", "explain"})
 _FORBIDDEN = re.compile(
     r"setval|pg_notify|set_config|lo_\w+|loread|lowrite|dblink\w*|pg_terminate_backend|pg_cancel_backend"
@@ -50,6 +51,38 @@ _REASONS = {
 }  # fmt: skip
 
 
+_COMPUTE = frozenset(
+    """
+    abs age array_agg array_length array_to_string avg bit_and bit_or bool_and bool_or btrim cardinality ceil ceiling
+    char_length coalesce concat concat_ws corr count cume_dist current_database current_schema current_setting date_bin
+    date_part date_trunc dense_rank div encode every exp extract first_value floor format format_type generate_series
+    generate_subscripts greatest has_table_privilege initcap json_agg json_array_elements json_array_length
+    json_build_array json_build_object json_each json_object_agg jsonb_agg jsonb_array_elements
+    jsonb_array_elements_text jsonb_array_length jsonb_build_array jsonb_build_object jsonb_each jsonb_each_text
+    jsonb_object_agg jsonb_object_keys jsonb_pretty jsonb_typeof justify_interval lag last_value lead least left length
+    ln log lower lpad ltrim make_date make_interval make_timestamp max md5 min mod mode now nth_value ntile nullif
+    obj_description octet_length overlay percent_rank percentile_cont percentile_disc pg_backend_pid
+    pg_database_size pg_get_constraintdef pg_get_expr pg_get_indexdef pg_get_viewdef pg_relation_size pg_size_pretty
+    pg_sleep pg_table_size pg_total_relation_size pg_typeof position power random rank regexp_match regexp_matches
+    regexp_replace regexp_split_to_array regexp_split_to_table repeat replace reverse right round row_number row_to_json
+    rpad rtrim sign split_part sqrt starts_with stddev string_agg string_to_array strpos substr substring sum to_char
+    to_date to_json to_jsonb to_number to_regclass to_timestamp trim trunc unnest upper var_pop variance version
+    width_bucket
+    """.split()  # noqa: SIM905
+)
+"""The system's functions that reading is full of, and that do nothing else."""
+_FORMS = frozenset(
+    """
+    all analyze and any array as between bigint bit by case cast char character cube current_time current_timestamp
+    dec decimal distinct else except exists explain filter float from full having in inner int integer intersect
+    interval is join lateral left like materialized not nullif numeric on only or order outer over partition recursive
+    right rollup row select sets set similar some table then time timestamp to union using values varchar varying when
+    where with within costs buffers verbose format
+    """.split()  # noqa: SIM905
+)
+"""Words that an opening parenthesis may follow without being functions."""
+
+
 class What(StrEnum):
     """What a statement is taken for; the server has the last word."""
 
@@ -68,6 +101,20 @@ class Statement:
     what: What
     reason: str = ""
     words: Sequence[Token] = ()
+
+    @property
+    def only_computes(self) -> bool:
+        """Whether a read calls no function but well-known ones of the system's. Transactions that can't write still
+        let functions do other things, such as make large objects.
+        """
+        names: set[str] = set()
+        for before, token in pairwise(self.words):
+            if token.kind == "mark" and token.text == "(" and before.kind == "quoted":
+                return False
+            if token.kind == "mark" and token.text == "(" and before.kind == "word":
+                names.add(before.text)
+        ctes = {a.text for a, b in pairwise(self.words) if b.kind == "word" and b.text == "as"}
+        return names <= _COMPUTE | _FORMS | ctes
 
 
 def judge(text: object) -> Statement:
@@ -101,8 +148,12 @@ def _judge(found: Sequence[Token]) -> tuple[What, str]:
         return What.REFUSED, "it is several statements: send one at a time"
     if any(_is_ours(token) for token in found):
         return What.REFUSED, f"the schema {SCHEMA} holds undo data and is not for others"
+    if any(token.kind in ("word", "quoted") and token.text.lower().startswith("pg_temp") for token in found):
+        return What.REFUSED, "a temporary table belongs to a connection that others use too; use a table"
     if first.text in _CHANGES:
         return What.ROWS, ""
+    if first.text == "explain" and _explains_more(found):
+        return What.REFUSED, "EXPLAIN ANALYZE runs what it explains: use EXPLAIN"
     if first.text in _READS:
         return _read_or_write(first.text, found), ""
     if first.text == "truncate":
@@ -110,6 +161,15 @@ def _judge(found: Sequence[Token]) -> tuple[What, str]:
     if first.text in ("create", "alter", "drop", "comment"):
         return What.SCHEMA, ""
     return What.REFUSED, _REASONS.get(first.text, f"{first.text.upper()[:40]} is not among the statements known here")
+
+
+def _explains_more(found: Sequence[Token]) -> bool:
+    """Whether it is EXPLAIN ANALYZE of what isn't a plain read: a transaction that can't write doesn't stop all."""
+    words = [token.text for token in found if token.kind == "word"]
+    if "analyze" not in words and "analyse" not in words:
+        return False
+    inner = next((word for word in words if word in _EXPLAINED), "")
+    return inner not in ("select", "values", "table", "with") or "into" in words
 
 
 def _read_or_write(first: str, found: Sequence[Token]) -> What:

@@ -228,17 +228,16 @@ BEGIN
     RETURN json_build_object('state', 'applied', 'count', p_count, 'rows', p_rows::text, 'row_type', p_row_type);
 END $$;
 
--- Reading: in a transaction that can't write. The whole call is one.
+-- Reading: in a transaction that can't write rows. The whole call is one, and refused if it changed other things.
 CREATE FUNCTION planarian.read(p_version integer, p_statement text) RETURNS text LANGUAGE plpgsql AS $$
 DECLARE
     v_rows pg_catalog.json[] := '{}';
     v_row_type text;
-    v_judged record;
+    v_before pg_catalog.int8;
     r record;
 BEGIN
-    IF p_version <> planarian.version() THEN
-        RAISE EXCEPTION '%', planarian.version() USING ERRCODE = 'PLN04';
-    END IF;
+    PERFORM planarian.check_version(p_version);
+    v_before := planarian.catalog_changes();
     SET TRANSACTION READ ONLY;
     FOR r IN EXECUTE p_statement LOOP
         IF v_row_type IS NULL THEN
@@ -246,6 +245,9 @@ BEGIN
         END IF;
         v_rows := pg_catalog.array_append(v_rows, pg_catalog.row_to_json(r));
     END LOOP;
+    IF planarian.catalog_changes() <> v_before THEN
+        PERFORM planarian.refuse('a function that it calls changes more than rows of tables');
+    END IF;
     RETURN pg_catalog.json_build_object(
         'state', 'read', 'rows', pg_catalog.array_to_json(v_rows)::pg_catalog.text, 'row_type', v_row_type
     )::pg_catalog.text;
