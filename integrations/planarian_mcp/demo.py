@@ -53,7 +53,7 @@ class Story:
         self.prove = demonstration.prove
         self.seen: dict[str, tuple[str, str, str]] = {}
         """By statepoint, what :meth:`look` saw when it was taken."""
-        self.agreements = Table("customers · orders · spent", "in the table", "in the report", "in the server's memory")
+        self.agreements = Table("", "in the table", "in the report", "in memory", title="customers · orders · spent")
         record = sandbox.record
         demonstration.about = {
             "sandbox": record.spec.backend,
