@@ -11,8 +11,9 @@ from concurrent.futures import Future
 from contextlib import asynccontextmanager
 from functools import partial
 from pathlib import Path
-from typing import Any, TypedDict
+from typing import Any
 
+from planarian_autogen.marks import Mark
 from planarian_autogen.settings import EnvironmentSettings
 from planarian_autogen.turns import in_thread, turn
 from planarian_core import Planarian, Sandbox
@@ -27,26 +28,6 @@ grep -lF -- "$1" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ pid 
 _BETWEEN_ENDINGS = 0.2
 
 _living: weakref.WeakValueDictionary[str, Environment] = weakref.WeakValueDictionary()
-
-
-class Mark(TypedDict):
-    """Which statepoint of which sandbox a saved state belongs to."""
-
-    sandbox: str
-    statepoint: str
-
-
-def mark_of(found: Any) -> Mark:
-    """A mark from plain data, such as a state that was loaded from a file.
-
-    Raises:
-        ConfigurationError: it isn't one.
-    """
-    if isinstance(found, Mapping) and all(isinstance(found.get(key), str) for key in ("sandbox", "statepoint")):
-        return Mark(sandbox=found["sandbox"], statepoint=found["statepoint"])
-    raise ConfigurationError(
-        "the state names no statepoint", code="state-unmarked", remedy="save it with planarian_autogen.save_state"
-    )
 
 
 class Environment:
@@ -76,6 +57,7 @@ class Environment:
         self._guard = threading.Lock()
         self._current: Sandbox | None = None
         self._origin = ""
+        self._expected: Mark | None = None
         self._pending: Future[Statepoint | None] | None = None
         self._context = ""
         _living[self.settings.key] = self
@@ -118,6 +100,15 @@ class Environment:
         async with self.turn() as sandbox:
             return sandbox
 
+    def _enter(self) -> Sandbox:
+        """The sandbox, where it is expected to be: for whoever has the turn."""
+        expected = self._expected
+        if expected is not None:
+            if not self._is_at(expected):
+                self._context = self._restore(expected).to_markdown()
+            self._expected = None
+        return self._bind()
+
     def _bind(self) -> Sandbox:
         with self._guard:
             if self._current is None:
@@ -158,7 +149,7 @@ class Environment:
     async def turn(self) -> AsyncIterator[Sandbox]:
         """Have the environment alone, among the tasks of this event loop. A turn within a turn is part of it."""
         async with self.alone():
-            yield await in_thread(self._bind)
+            yield await in_thread(self._enter)
 
     @asynccontextmanager
     async def call(self, description: str) -> AsyncIterator[list[str]]:
@@ -269,8 +260,21 @@ class Environment:
         """
         async with self.alone():
             restored = await in_thread(partial(self._restore, mark))
-            self._context = restored.to_markdown()
+            self._context, self._expected = restored.to_markdown(), None
             return restored
+
+    def expect(self, mark: Mark | None) -> None:
+        """Where the environment has to be when the next turn begins: it is brought there then, unless it is there. With
+        None it stays where it is. For frameworks that don't say whether what they read will be gone on with.
+        """
+        self._expected = mark
+
+    def _is_at(self, mark: Mark) -> bool:
+        """Whether the mark's sandbox is the environment's, and no call was made in it since."""
+        if self._current is None or self._current.id != mark["sandbox"]:
+            return False
+        head = self.planarian.registry.branch(self._current.id).head
+        return head == mark["statepoint"] and self.planarian.calls.count(self._current.id) == 0
 
     async def reset(self) -> None:
         """Bring the environment back to how it was found. A safety statepoint keeps what it is now."""

@@ -5,15 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Protocol
 
-from planarian_autogen.environment import Environment, mark_of
+from planarian_autogen.environment import Environment
+from planarian_autogen.marks import KEY, mark_of
 from planarian_core.model import RestoreContext
-
-KEY = "planarian"
-"""Of the mark in a saved state."""
 
 
 class HasState(Protocol):
-    """A team or an agent of AgentChat."""
+    """A team or an agent of AgentChat; a workbench."""
 
     async def save_state(self) -> Mapping[str, Any]: ...
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self, runtime_checkable
+from typing import Any, Protocol, Self, runtime_checkable
 
 from autogen_core import CancellationToken, ComponentModel
 from autogen_core.tools import (
@@ -18,8 +18,9 @@ from autogen_core.tools import (
 )
 from pydantic import BaseModel
 
-from planarian_autogen.environment import Environment, mark_of
+from planarian_autogen.environment import Environment
 from planarian_autogen.settings import EnvironmentSettings
+from planarian_autogen.state import load_state, save_state
 from planarian_autogen.tools import primitive_tools, sandbox_tools
 from planarian_core.context import one_line
 from planarian_core.errors import ConfigurationError, PlanarianError
@@ -31,14 +32,6 @@ class StatepointWorkbenchConfig(BaseModel):
     inner: ComponentModel
     environment: EnvironmentSettings
     primitives: bool = False
-
-
-class StatepointWorkbenchState(BaseModel):
-    """What the workbench inside saved, and the statepoint that it belongs to."""
-
-    type: Literal["StatepointWorkbenchState"] = "StatepointWorkbenchState"
-    inner: dict[str, Any]
-    planarian: dict[str, Any]
 
 
 @runtime_checkable
@@ -188,18 +181,12 @@ class StatepointWorkbench(StaticStreamWorkbench):
         await self.environment.reset()
 
     async def save_state(self) -> Mapping[str, Any]:
-        """The state of the workbench inside, and a statepoint for it. Plain data."""
-        async with self.environment.turn():
-            inner = dict(await self.inner.save_state())
-            mark = await self.environment.save("the workbench's state was saved")
-        return StatepointWorkbenchState(inner=inner, planarian=dict(mark)).model_dump()
+        """The state of the workbench inside, with one key more for a statepoint. Plain data."""
+        return await save_state(self.inner, self.environment)
 
     async def load_state(self, state: Mapping[str, Any]) -> None:
         """Bring the environment and the workbench inside back. The next result says what that has changed."""
-        saved = StatepointWorkbenchState.model_validate(state)
-        async with self.environment.alone():
-            await self.environment.restore(mark_of(saved.planarian))
-            await self.inner.load_state(saved.inner)
+        await load_state(self.inner, self.environment, state)
 
     def _to_config(self) -> StatepointWorkbenchConfig:  # type: ignore[override]  # not StaticWorkbench's
         inner, primitives = self.inner.dump_component(), bool(self._primitives._tools)
