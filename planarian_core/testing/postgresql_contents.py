@@ -87,8 +87,8 @@ def _without(texts: Sequence[str], others: Sequence[str]) -> list[str]:
 
 
 class DatabaseContents:
-    """Reads dumps of one database. ``connection``: a superuser's own, in autocommit mode. ``hidden``: schemas that
-    are no part of it, with the triggers that call into them.
+    """Reads dumps of one database. ``connection``: a superuser's own, in autocommit mode. ``hidden``: patterns
+    (of LIKE) of schemas that are no part of it, with the triggers that call into them.
     """
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], hidden: Sequence[str] = ()) -> None:

@@ -25,9 +25,10 @@ from planarian_core.errors import CompensationError, RemoteError
 from planarian_core.testing.fakes import FakePlugin
 from planarian_core.testing.postgresql import PrivateCluster, server_version
 from planarian_core.testing.postgresql_contents import DatabaseContents, Dump, differences
+from planarian_core.testing.postgresql_service import HIDDEN, ROLE
 from planarian_core.testing.postgresql_statements import RandomSchema
 
-SERVICE, ROLE, HIDDEN = "db", "agent", "planarian"
+SERVICE = "db"
 _SEED, _AT = st.integers(0, 2**32), st.integers(0, 99)
 
 RowCounts = dict[str, Counter[str]]
@@ -88,7 +89,7 @@ class SqlMachine(RuleBasedStateMachine):
             self.log.append(f"{statement};")
             with suppress(psycopg.Error) if statement.startswith("INSERT") else nullcontext():
                 self.other.execute(statement.encode())
-        self.contents = DatabaseContents(self._connect("postgres"), hidden=[HIDDEN])
+        self.contents = DatabaseContents(self._connect("postgres"), HIDDEN)
         home, workspace = self.folder / "home", self.folder / "workspace"
         for folder in (home, workspace):
             folder.mkdir(mode=0o700)

@@ -10,7 +10,7 @@ from __future__ import annotations
 SCHEMA = r"""
 WITH hidden AS (
   SELECT oid FROM pg_namespace
-  WHERE nspname = ANY(:hidden) OR nspname ~ '^pg_' OR nspname = 'information_schema'
+  WHERE nspname LIKE ANY (:hidden) OR nspname ~ '^pg_' OR nspname = 'information_schema'
 ), relation AS (
   SELECT c.*, format('%I.%I', n.nspname, c.relname) AS name
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
@@ -48,7 +48,7 @@ SELECT 'index', i.indrelid, format('%s valid %s clustered %s identity %s immedia
 UNION ALL
 SELECT 'trigger', t.tgrelid, format('%s enabled %s', pg_get_triggerdef(t.oid), t.tgenabled)
   FROM pg_trigger t JOIN relation c ON c.oid = t.tgrelid JOIN pg_proc p ON p.oid = t.tgfoid
-  WHERE NOT t.tgisinternal AND p.pronamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname = ANY(:hidden))
+  WHERE NOT t.tgisinternal AND p.pronamespace NOT IN (SELECT oid FROM pg_namespace WHERE nspname LIKE ANY (:hidden))
 UNION ALL
 SELECT 'constraint trigger', t.tgrelid, format('%s of %I: %s %s enabled %s', c.name,
     (SELECT conname FROM pg_constraint WHERE oid = t.tgconstraint), t.tgfoid::regproc, t.tgtype, t.tgenabled)
@@ -105,7 +105,7 @@ UNION ALL
 SELECT 'large object', l.oid, format('%s owner %s acl %s', l.oid, l.lomowner::regrole, l.lomacl)
   FROM pg_largeobject_metadata l
 """
-"""``:hidden`` stands for an array: schemas that are left out, with the triggers that call into them."""
+"""``:hidden`` stands for an array: patterns (of LIKE) of schemas that are left out, with the triggers that call into them."""
 
 _OTHERS = (
     "pg_operator",
@@ -154,11 +154,11 @@ SELECT c.oid, format('%I.%I', n.nspname, c.relname), pg_relation_filenode(c.oid)
       ORDER BY a.attnum)) FROM pg_attribute a WHERE a.attrelid = c.oid AND a.attnum > 0)
   FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
   WHERE c.relkind IN ('r', 'm') AND c.relpersistence <> 't' AND n.nspname !~ '^pg_'
-    AND n.nspname <> 'information_schema' AND n.nspname <> ALL(:hidden) AND (c.relispopulated OR c.relkind = 'r')
+    AND n.nspname <> 'information_schema' AND n.nspname NOT LIKE ALL (:hidden) AND (c.relispopulated OR c.relkind = 'r')
   ORDER BY 2
 """
 
 SEQUENCES = """
 SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-  WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname <> ALL(:hidden) ORDER BY 1
+  WHERE c.relkind = 'S' AND c.relpersistence <> 't' AND n.nspname NOT LIKE ALL (:hidden) ORDER BY 1
 """

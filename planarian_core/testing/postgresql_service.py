@@ -20,7 +20,9 @@ from planarian_core.testing.workloads import remove_all
 if TYPE_CHECKING:
     import psycopg
 
-NAME, ROLE, HIDDEN = "db", "agent", "planarian"
+NAME, ROLE = "db", "agent"
+HIDDEN = ("planarian", r"planarian\_aside\_%")
+"""Schemas of ours: undo data, and tables that were dropped and may come back."""
 
 _SOURCE = """\
 kind: source
@@ -124,7 +126,7 @@ class SqlWorld:
 
     def dump(self) -> Dump:
         with self.connect("postgres") as connection:
-            return DatabaseContents(connection, hidden=[HIDDEN]).dump()
+            return DatabaseContents(connection, HIDDEN).dump()
 
     # --- configuration ---
 

@@ -14,6 +14,7 @@ import psycopg
 
 from planarian_core.testing.postgresql import SUPERUSER, PrivateCluster
 from planarian_core.testing.postgresql_contents import DatabaseContents
+from planarian_core.testing.postgresql_service import HIDDEN
 from planarian_remote.configuration import Table
 from planarian_remote.postgresql.kind import make
 
@@ -55,7 +56,6 @@ _SERVER: dict[str, str | int] = {
     "wal_level": "minimal",
     "max_wal_senders": 0,
 }
-OURS = "planarian"
 
 
 class Corpus:
@@ -139,7 +139,7 @@ class Server:
             for table in _BIG:
                 if table not in script.text.lower():
                     connect(SUPERUSER).execute(f"DROP TABLE IF EXISTS {table}".encode())
-            contents = DatabaseContents(connect(SUPERUSER), hidden=[OURS])
+            contents = DatabaseContents(connect(SUPERUSER), HIDDEN)
             kind = make(Table("corpus", settings(self._cluster.dsn(database, ROLE))), SANDBOX)
             proxied = session(kind, control, connect(SUPERUSER))
             stack.callback(proxied.close)
@@ -149,7 +149,7 @@ class Server:
         self._cluster.create_database(database, owner=ROLE, template=template)
         with self._cluster.connect() as connection:
             for key, value in _SETTINGS.items():
-                connection.execute(f"ALTER DATABASE {database} SET {key} = '{value}'".encode())
+                connection.execute(f"ALTER DATABASE \"{database}\" SET {key} = '{value}'".encode())
 
     def _script(self, name: str) -> Script:
         text = (self._folder / "sql" / f"{name}.sql").read_text(errors="surrogateescape")

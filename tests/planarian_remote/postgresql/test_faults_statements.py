@@ -145,6 +145,8 @@ def test_a_huge_statement(world: SqlWorld) -> None:
 
 def test_many_rows(world: SqlWorld) -> None:
     """100,000 rows there and back; they don't pass through this process."""
+    world.more = {"timeout": "300"}  # however busy the machine is
+    world.prepare()
     world.run("CREATE TABLE many (k int PRIMARY KEY, t text)", "INSERT INTO many SELECT i, repeat('x', 100) FROM"
               " generate_series(1, 100000) i")  # fmt: skip
     early, before = world.dump(), world.snapshot()
