@@ -5,12 +5,11 @@
 CREATE FUNCTION planarian.net(p_undo bigint[], p_redo bigint[])
 RETURNS TABLE (relation oid, image text, weight bigint) STABLE LANGUAGE sql
 SET search_path = pg_catalog, pg_temp AS $$
-    SELECT relation, image, sum(weight) FROM (
-        SELECT relation, old AS image, 1 AS weight FROM planarian.image WHERE effect = ANY (p_undo) AND old IS NOT NULL
-        UNION ALL SELECT relation, new, -1 FROM planarian.image WHERE effect = ANY (p_undo) AND new IS NOT NULL
-        UNION ALL SELECT relation, new, 1 FROM planarian.image WHERE effect = ANY (p_redo) AND new IS NOT NULL
-        UNION ALL SELECT relation, old, -1 FROM planarian.image WHERE effect = ANY (p_redo) AND old IS NOT NULL
-    ) e GROUP BY relation, image HAVING sum(weight) <> 0
+    SELECT i.relation, v.image, sum(v.weight)
+    FROM (SELECT id, 1 AS back FROM unnest(p_undo) id UNION ALL SELECT id, -1 FROM unnest(p_redo) id) e
+    JOIN planarian.image i ON i.effect = e.id
+    CROSS JOIN LATERAL (VALUES (i.old, e.back), (i.new, -e.back)) v (image, weight)
+    WHERE v.image IS NOT NULL GROUP BY 1, 2 HAVING sum(v.weight) <> 0
 $$;
 
 -- How rows of a table are found by key: a condition between two rows, %1$s and %2$s; NULL without a usable key (unique,

@@ -16,6 +16,9 @@ DECLARE
     v_part record;
     r record;
 BEGIN
+    IF pg_relation_size('planarian.work') > 1000000 THEN
+        TRUNCATE planarian.work;  -- dead rows of earlier moves, which every scan would read
+    END IF;
     DELETE FROM planarian.work;
     INSERT INTO planarian.work (relation, step, image, weight)
     SELECT n.relation, 'n', n.image, n.weight FROM planarian.net(p_undo, p_redo) n;
