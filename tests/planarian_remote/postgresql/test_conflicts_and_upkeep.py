@@ -235,9 +235,8 @@ def test_changes_of_the_schema(agent: Agent, world: Observer) -> None:
 )
 def test_changes_of_the_schema_that_are_refused(agent: Agent, world: Observer, statement: str) -> None:
     world.run("CREATE TABLE logged (a int)")
-    world.run(
-        "CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN INSERT INTO t VALUES (9); RETURN NULL; END $$"
-    )
+    body = "BEGIN INSERT INTO t VALUES (9); RETURN NULL; END"
+    world.run(f"CREATE FUNCTION note() RETURNS trigger LANGUAGE plpgsql AS $$ {body} $$")
     world.run("CREATE TRIGGER note BEFORE TRUNCATE ON logged FOR EACH STATEMENT EXECUTE FUNCTION note()")
     agent("UPDATE t SET n = n")
     before = digest(world)
