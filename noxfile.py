@@ -24,7 +24,7 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 IS_ROOT = os.geteuid() == 0
 REQUIRED_OF_ROOT = (
-    "linux,root,namespaces,userns,criu,btrfs,git,tmux,redis-server,chromium-headless-shell,postgresql,npm"
+    "linux,root,namespaces,userns,criu,btrfs,git,tmux,redis-server,chromium-headless-shell,postgresql,npm,doltlite,pypi"
 )
 USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]

@@ -94,6 +94,7 @@ class Database:
                 self.path, timeout=_BUSY_SECONDS, isolation_level=None, check_same_thread=False
             )
             connection.execute("PRAGMA synchronous=FULL")
+            self._local.durable = True
             own = self._local.own = (connection, threading.RLock())
             with self._guard:
                 self._connections[connection] = own[1]
@@ -132,7 +133,9 @@ class Database:
         """One atomic, durable change. Without ``durable`` a power cut (nothing less) may take it back."""
         with self._translated(), self._lent() as connection:
             self._make_room()
-            connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+            if durable is not getattr(self._local, "durable", True):
+                connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
+                self._local.durable = durable
             connection.execute("BEGIN IMMEDIATE")
             try:
                 yield connection

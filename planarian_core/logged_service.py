@@ -64,7 +64,8 @@ class LoggedService:
         done: list[RemoteEffect] = []
 
         def moved(effect: Effect, state: EffectState) -> None:
-            self.log.update(effect, state)
+            # What a power cut takes back is found to be done by the next attempt; the journal's entry makes it durable.
+            self.log.update(effect, state, durable=state is effect.state)
             if state is effect.state:
                 return
             done.append(shown(effect, redo=state is EffectState.APPLIED))

@@ -55,6 +55,26 @@ class Operation:
     details: Mapping[str, Any] = field(default_factory=dict)
 
 
+@dataclass(frozen=True)
+class Standing:
+    """What decides whether a sandbox may call a remote service now. ``fence``: why it is fenced off, if it is;
+    ``unsettled``: the end of an earlier call isn't known.
+    """
+
+    closed: bool
+    rolling_back: bool
+    fence: str | None
+    unsettled: bool
+
+
+_STANDING = """
+SELECT (SELECT json_extract(record, '$.closed') FROM sandboxes WHERE id = ?1),
+    EXISTS (SELECT 1 FROM operations WHERE sandbox_id = ?1 AND json_extract(record, '$.kind') = 'rollback'),
+    (SELECT json_extract(record, '$.reason') FROM fences WHERE sandbox_id = ?1 AND json_extract(record, '$.subject') = ?2 LIMIT 1),
+    EXISTS (SELECT 1 FROM effects WHERE sandbox_id = ?1 AND service = ?2 AND state = 'sent')
+"""
+
+
 class Registry(Database):
     """Statepoints, branches, evidence and the operation journal of one home."""
 
@@ -160,6 +180,13 @@ class Registry(Database):
         """Bar a fork from a remote service; ``gap.subject`` is the service."""
         with self.transaction() as connection:
             connection.execute("INSERT INTO fences (sandbox_id, record) VALUES (?, ?)", (sandbox_id, to_json(gap)))
+
+    def standing(self, sandbox_id: str, service: str) -> Standing:
+        """In one question, because it is asked before each call; LineageError if there is no such sandbox."""
+        closed, rolling_back, fence, unsettled = self.rows(_STANDING, sandbox_id, service)[0]
+        if closed is None:
+            raise LineageError(f"no sandbox {sandbox_id}", code="sandbox-unknown", remedy="planarian list")
+        return Standing(bool(closed), bool(rolling_back), fence, bool(unsettled))
 
     def fences(self, sandbox_id: str) -> list[Gap]:
         return [decode(Gap, r) for r in self.records("SELECT record FROM fences WHERE sandbox_id = ?", sandbox_id)]

@@ -28,7 +28,7 @@ from planarian_core.model import (
 )
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import CallCounter
-from planarian_core.registry import Registry
+from planarian_core.registry import Registry, Standing
 from planarian_core.sandbox_manager import SandboxManager
 
 Ask = Callable[[RemoteEffect], bool | None]
@@ -82,10 +82,11 @@ class RemoteSession:
             self._sandboxes.hold(self._record.id, exclusive=False),
             self._lock.acquire(exclusive=True, timeout=self._sandboxes.config.lock_timeout),
         ):
-            self._check_open()
-            self._check_fence()
+            standing = self._registry.standing(self._record.id, self._service.name)
+            self._check(standing)
             self._calls.add(self._record.id)
-            self._service.settle(self._record.id, target)
+            if standing.unsettled:
+                self._service.settle(self._record.id, target)
             verdict = self.kind.classify(call)
             if verdict.call_class is CallClass.READ_ONLY:
                 found = self.kind.read(call, target)
@@ -128,28 +129,25 @@ class RemoteSession:
 
     # --- what may not be called, or not without consent ---
 
-    def _check_open(self) -> None:
-        """The sandbox is still there, and not half-way through a rollback whose runtime was killed."""
-        record = self._registry.sandbox(self._record.id)
-        if record.closed:
-            raise SandboxError(f"{record.id} was closed", code="sandbox-closed", remedy=f"planarian attach {record.id}")
-        if any(operation.kind == "rollback" for operation in self._registry.operations(record.id)):
+    def _check(self, standing: Standing) -> None:
+        """The sandbox is open, not half-way through a rollback whose runtime was killed, and may use the service."""
+        sandbox = self._record.id
+        if standing.closed:
+            raise SandboxError(f"{sandbox} was closed", code="sandbox-closed", remedy=f"planarian attach {sandbox}")
+        if standing.rolling_back:
             raise SandboxError(
-                f"{record.id} is in the middle of a rollback that was cut off",
+                f"{sandbox} is in the middle of a rollback that was cut off",
                 code="sandbox-unfinished",
                 state="nothing was called",
                 remedy="planarian recover",
             )
-
-    def _check_fence(self) -> None:
-        for gap in self._registry.fences(self._record.id):
-            if gap.subject == self._service.name:
-                raise RemoteError(
-                    f"{self._service.name} is fenced off in {self._record.id}: {gap.reason}",
-                    code="service-fenced",
-                    state="nothing was changed",
-                    remedy="call it from the sandbox that this one was forked from, or promote this fork first",
-                )
+        if standing.fence is not None:
+            raise RemoteError(
+                f"{self._service.name} is fenced off in {sandbox}: {standing.fence}",
+                code="service-fenced",
+                state="nothing was changed",
+                remedy="call it from the sandbox that this one was forked from, or promote this fork first",
+            )
 
     def _consent(self, call: RemoteCall, verdict: Verdict, summary: str) -> None:
         """Somebody agrees that a call runs which can't be undone; RemoteError if nobody does."""

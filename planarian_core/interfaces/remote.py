@@ -26,7 +26,7 @@ ToolResult = Mapping[str, Any]
 
 Moved = Callable[[Effect, EffectState], None]
 """Told after each effect that a move changed: the effect as it was (its ``details`` may be new), and its state from now
-on, durable. Told the state that the effect already has, only its details are recorded: how far the move is with it.
+on. Told the state that the effect already has, only its details are recorded, durably: how far the move is with it.
 """
 
 
