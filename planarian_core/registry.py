@@ -70,7 +70,8 @@ class Standing:
 _STANDING = """
 SELECT (SELECT json_extract(record, '$.closed') FROM sandboxes WHERE id = ?1),
     EXISTS (SELECT 1 FROM operations WHERE sandbox_id = ?1 AND json_extract(record, '$.kind') = 'rollback'),
-    (SELECT json_extract(record, '$.reason') FROM fences WHERE sandbox_id = ?1 AND json_extract(record, '$.subject') = ?2 LIMIT 1),
+    (SELECT json_extract(record, '$.reason') FROM fences
+     WHERE sandbox_id = ?1 AND json_extract(record, '$.subject') = ?2 LIMIT 1),
     EXISTS (SELECT 1 FROM effects WHERE sandbox_id = ?1 AND service = ?2 AND state = 'sent')
 """
 

@@ -17,7 +17,6 @@ from planarian_core.errors import (
     ConfigurationError,
     LineageError,
     RemoteError,
-    RestoreError,
 )
 from planarian_core.model import CallClass, EffectState, RemoteEffect
 from planarian_core.prune_choice import PrunePolicy
