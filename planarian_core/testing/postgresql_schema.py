@@ -105,7 +105,7 @@ UNION ALL
 SELECT 'large object', l.oid, format('%s owner %s acl %s', l.oid, l.lomowner::regrole, l.lomacl)
   FROM pg_largeobject_metadata l
 """
-"""``:hidden`` stands for an array: patterns (of LIKE) of schemas that are left out, with the triggers that call into them."""
+"""``:hidden`` stands for an array: patterns (of LIKE) of schemas left out, with the triggers that call into them."""
 
 _OTHERS = (
     "pg_operator",

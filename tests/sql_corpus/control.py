@@ -16,7 +16,8 @@ CONTROLS = ("nothing", "third")
 
 _TABLES = """
 SELECT format('%I.%I', n.nspname, c.relname) FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace
-WHERE c.relkind = 'r' AND c.relpersistence <> 't' AND n.nspname !~ '^(pg_|planarian$|planarian_aside_|information_schema$)'
+WHERE c.relkind = 'r' AND c.relpersistence <> 't'
+  AND n.nspname !~ '^(pg_|planarian$|planarian_aside_|information_schema$)'
 """
 _EVERY_THIRD = """
 DELETE FROM ONLY {table} WHERE ctid IN (
