@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import secrets
 import threading
 import weakref
@@ -13,19 +12,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from planarian_autogen.commands import run_command
 from planarian_autogen.marks import Mark
 from planarian_autogen.settings import EnvironmentSettings
 from planarian_autogen.turns import in_thread, turn
 from planarian_core import Planarian, Sandbox
 from planarian_core.errors import ConfigurationError, LineageError, PlanarianError
 from planarian_core.model import CommandResult, RestoreContext, Statepoint
-
-_RUN = "PLANARIAN_RUN"
-"""Marks what a command started, so that it can be ended when the command is cancelled."""
-_END = """
-grep -lF -- "$1" /proc/[0-9]*/environ 2>/dev/null | while IFS=/ read -r _ _ pid _; do kill -KILL "$pid"; done
-"""
-_BETWEEN_ENDINGS = 0.2
 
 _living: weakref.WeakValueDictionary[str, Environment] = weakref.WeakValueDictionary()
 
@@ -105,7 +98,7 @@ class Environment:
         expected = self._expected
         if expected is not None:
             if not self._is_at(expected):
-                self._context = self._restore(expected).to_markdown()
+                self._restore(expected)
             self._expected = None
         return self._bind()
 
@@ -180,24 +173,9 @@ class Environment:
     ) -> CommandResult:
         """Run a command in the sandbox: :meth:`planarian_core.Sandbox.run`. Cancelled, it ends, with all it started."""
         async with self.turn() as sandbox:
-            mark = secrets.token_hex(16)
-            marked = {**(env or {}), _RUN: mark}
-
-            def work() -> CommandResult:
-                return sandbox.run(
-                    command, cwd=cwd, env=marked, stdin=stdin, timeout=timeout, output_limit=output_limit
-                )
-
-            return await in_thread(work, partial(self._end, sandbox, mark))
-
-    async def _end(self, sandbox: Sandbox, mark: str, running: asyncio.Future[CommandResult]) -> None:
-        """End what carries a mark, until the call of it is over: it may only just be about to begin."""
-        while not running.done():
-            try:
-                await in_thread(partial(sandbox.run, ["sh", "-c", _END, "sh", mark], timeout=60))
-            except PlanarianError:
-                return  # the sandbox is gone: the call ends by itself, and says so
-            await asyncio.wait([running], timeout=_BETWEEN_ENDINGS)
+            return await run_command(
+                sandbox, command, cwd=cwd, env=env, stdin=stdin, timeout=timeout, output_limit=output_limit
+            )
 
     async def _take(self, description: str, notes: list[str]) -> None:
         if not self.settings.snapshot:
@@ -248,11 +226,14 @@ class Environment:
 
             return Mark(sandbox=sandbox.id, statepoint=(await in_thread(take)).id)
 
-    async def restore(self, mark: Mark) -> RestoreContext:
+    async def restore(self, mark: Mark) -> RestoreContext | None:
         """Bring the environment to a statepoint, or go on in a fork of it (``on_load``). What that has changed waits to
         be told with the next call's result, or by whoever takes it (:meth:`take_context`).
 
         An environment that wasn't entered yet goes on in the mark's sandbox.
+
+        Returns:
+            None when it is proven that nothing has changed since, and nothing was done.
 
         Raises:
             LineageError: there is no such statepoint (any more), or it is of another sandbox. Nothing was changed.
@@ -260,7 +241,7 @@ class Environment:
         """
         async with self.alone():
             restored = await in_thread(partial(self._restore, mark))
-            self._context, self._expected = restored.to_markdown(), None
+            self._expected = None
             return restored
 
     def expect(self, mark: Mark | None) -> None:
@@ -281,20 +262,30 @@ class Environment:
         async with self.turn() as sandbox:
             await in_thread(partial(self.planarian.rollback, sandbox, self._origin))
 
-    def _restore(self, mark: Mark) -> RestoreContext:
+    def _restore(self, mark: Mark) -> RestoreContext | None:
         with self._guard:
             if self.settings.on_load == "fork":
                 source = self.planarian.sandbox(mark["sandbox"])
+                restored: RestoreContext | None
                 self._current, restored = self.planarian.fork_with_context(mark["statepoint"], of=source)
             else:
                 sandbox = self._current or self.planarian.sandbox(mark["sandbox"])
                 self._check_own(sandbox, mark)
-                revived = self._revive(sandbox)
-                there = revived is not None and revived.statepoint.id == mark["statepoint"]
-                restored = revived if revived and there else self.planarian.rollback(sandbox, mark["statepoint"])
+                restored = self._rolled_back(sandbox, mark["statepoint"])
                 self._current = sandbox
             self._origin = self._origin or mark["statepoint"]
+            self._context = restored.to_markdown() if restored else self._context
             return restored
+
+    def _rolled_back(self, sandbox: Sandbox, statepoint: str) -> RestoreContext | None:
+        revived = self._revive(sandbox)
+        if revived is not None and revived.statepoint.id == statepoint:
+            return revived
+        with self.planarian.sandboxes.hold(sandbox.id, exclusive=True):
+            head = self.planarian.registry.branch(sandbox.id).head
+            if head == statepoint and self.planarian.statepoints.unchanged(sandbox.record):
+                return None
+        return self.planarian.rollback(sandbox, statepoint)
 
     def _check_own(self, sandbox: Sandbox, mark: Mark) -> None:
         try:

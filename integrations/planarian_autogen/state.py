@@ -33,7 +33,7 @@ async def save_state(team: HasState, environment: Environment, *, files_only: bo
         return {**state, KEY: dict(await environment.save("AutoGen saved a state", files_only=files_only))}
 
 
-async def load_state(team: HasState, environment: Environment, state: Mapping[str, Any]) -> RestoreContext:
+async def load_state(team: HasState, environment: Environment, state: Mapping[str, Any]) -> RestoreContext | None:
     """Bring the environment to a state's statepoint (or fork it: the environment's ``on_load``), then load the state.
 
     What that has changed is added to each agent's model context as a message, unless that ends with tool calls that
@@ -47,8 +47,10 @@ async def load_state(team: HasState, environment: Environment, state: Mapping[st
     mark = mark_of(state.get(KEY))
     async with environment.alone():
         restored = await environment.restore(mark)
-        told, agents = _told({key: value for key, value in state.items() if key != KEY}, restored.to_markdown())
-        await team.load_state(told)
+        loaded, agents = {key: value for key, value in state.items() if key != KEY}, 0
+        if restored is not None:
+            loaded, agents = _told(loaded, restored.to_markdown())
+        await team.load_state(loaded)
         if agents:
             environment.take_context()
     return restored

@@ -72,6 +72,7 @@ def test_a_team_goes_on_wrongly_and_is_loaded(
 
         second, agent = team(bash("cat f"))
         restored = await load_state(second, environment, saved)
+        assert restored is not None
         assert restored.statepoint.id == saved["planarian"]["statepoint"]
         assert Path(sandbox.workspace, "f").read_text() == "good"
         assert not Path(sandbox.workspace, "g").exists()
@@ -109,9 +110,12 @@ def test_each_agent_of_a_team_is_told_but_those_that_never_spoke(
         assert [len(await _messages(agent)) for agent in agents] == [0, 0]
         await _say(_team(*agents), "go")
         saved = await save_state(_team(*agents), environment)
+        await environment.run("touch f")
         await load_state(_team(*agents), environment, saved)
         for agent in agents:
             assert "was rolled back" in str((await _messages(agent))[-1].content)
+        saved = await save_state(_team(*agents), environment)
+        assert await load_state(_team(*agents), environment, saved) is None, "nothing has happened meanwhile"
 
     run(story())
 
@@ -126,6 +130,7 @@ def test_no_message_stands_between_a_call_and_its_result(
         agent = _agent(script(bash("echo on")), environment)
         saved = await save_state(agent, environment)
         saved["llm_context"] = {"messages": [waiting]}
+        await environment.run("touch f")
         await load_state(agent, environment, saved)
         assert len(await _messages(agent)) == 1
         result = await SandboxWorkbench(environment).call_tool("bash", {"command": "echo on"})
@@ -146,6 +151,7 @@ def test_a_load_may_fork(
         await _say(_team(agent), "on")
         source = environment.sandbox
         restored = await load_state(_team(agent), environment, saved)
+        assert restored is not None
         assert restored.action == "fork"
         assert environment.sandbox.id != source.id
         assert await _say(_team(agent), "and?") == "1"

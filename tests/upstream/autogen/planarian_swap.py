@@ -110,8 +110,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.add_cleanup(place.cleanup)
     config.add_cleanup(Swap.runtime.close)  # cleanups run in reverse order
     config.addinivalue_line("markers", "windows: of AutoGen's own")
-    autogen_core.tools.StaticWorkbench = SwappedWorkbench  # type: ignore[assignment,misc]  # the swap is the point
-    autogen_core.tools.StaticStreamWorkbench = SwappedStreamWorkbench  # type: ignore[assignment,misc]  # likewise
+    autogen_core.tools.StaticWorkbench = SwappedWorkbench  # type: ignore[misc]  # the swap is the point
+    autogen_core.tools.StaticStreamWorkbench = SwappedStreamWorkbench  # type: ignore[misc]  # likewise
     autogen_ext.code_executors.local.LocalCommandLineCodeExecutor = SwappedExecutor  # type: ignore[assignment,misc]
 
 
