@@ -222,14 +222,14 @@ def test_a_target_that_can_not_be_started_says_why(world: World) -> None:
 
 
 def test_a_call_without_an_answer_ends_in_time_and_is_cancelled(world: World) -> None:
-    world.configure(store={"kind": "store", "command": mcp_servers.store(world.database), "timeout": 1})
+    world.configure(store={"kind": "store", "command": mcp_servers.store(world.database), "timeout": 4})
     client = world.proxy("store")
     client.initialize()
-    late = error(client.call("slow", {"seconds": 30, "key": "a", "value": "1"}))
+    late = error(client.call("slow", {"seconds": 60, "key": "a", "value": "1"}))
     assert late["error"] == "service-unreachable"
-    assert "no answer within 1 s" in late["message"]
+    assert "no answer within 4 s" in late["message"]
     eventually(lambda: "slow cancelled" in world.events())
-    slept = client.call("slow", {"seconds": 2, "steps": 20}, _meta={"progressToken": 1})
+    slept = client.call("slow", {"seconds": 6, "steps": 60}, _meta={"progressToken": 1})
     assert text(slept) == "slept", "progress is a sign of life"
 
 
