@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import apsw
 
 from planarian_remote.sqlite.trouble import Refused
-from planarian_remote.sqlite.values import Row, decode_row, encode_row, same
+from planarian_remote.sqlite.values import Row, as_row, same
 
 if TYPE_CHECKING:
     from planarian_remote.sqlite.file import Link, Writer
@@ -104,12 +104,12 @@ def changes_of(writer: Writer, reader: Link, passed_over: frozenset[str], max_ro
         if table in writer.touched.whole:
             sides = (rows_of(reader, table, max_rows), rows_of(writer, table, max_rows))
             keys = dict.fromkeys(shape.key_of(row) for rows in sides for row in rows)
-        distinct: dict[str, Change] = {}
-        for key in keys:
-            old, new = shape.fetch(reader.connection, key), shape.fetch(writer.connection, key)
-            if not same(old, new):
-                distinct[repr((old, new))] = Change(table, old, new)  # keys equal by collation name one row
-        found += distinct.values()
+        wanted = [*keys]
+        before, after = shape.fetch_all(reader.connection, wanted), shape.fetch_all(writer.connection, wanted)
+        differing = [Change(table, o, n) for o, n in zip(before, after, strict=True) if not same(o, n)]
+        if not shape.by_rowid:  # keys that are equal by their collation name one row
+            differing = [*{repr(change): change for change in differing}.values()]
+        found += differing
     return found
 
 
@@ -138,8 +138,8 @@ def sequence_changes(before: dict[str, Row], after: dict[str, Row]) -> list[Sequ
 
 
 def encode_change(change: Change) -> list[Any]:
-    return [change.table, encode_row(change.old), encode_row(change.new)]
+    return [change.table, change.old, change.new]
 
 
 def decode_change(data: list[Any]) -> Change:
-    return Change(data[0], decode_row(data[1]), decode_row(data[2]))
+    return Change(data[0], as_row(data[1]), as_row(data[2]))

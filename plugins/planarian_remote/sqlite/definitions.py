@@ -7,7 +7,7 @@ out is compared with what was there, object by object and row by row.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,7 +19,7 @@ from planarian_remote.sqlite.judge import is_own
 from planarian_remote.sqlite.schema import quoted, schema_version
 from planarian_remote.sqlite.settings import OWN_PREFIX
 from planarian_remote.sqlite.trouble import Conflict, Refused, Trouble
-from planarian_remote.sqlite.values import Row, decode_row, encode_row, same
+from planarian_remote.sqlite.values import Row, same
 
 _LAST_DROPPED = ("trigger", "view", "index", "table")
 
@@ -284,16 +284,12 @@ def _verify(writer: Writer, change: Redefinition, max_rows: int) -> None:
 def encode_side(side: Side) -> dict[str, Any]:
     return {
         "objects": [[o.place, *o.text] for o in side.objects],
-        "rows": {table: [encode_row(row) for row in rows] for table, rows in side.rows.items()},
+        "rows": list(side.rows.items()),
     }
 
 
 def decode_side(data: Mapping[str, Any]) -> Side:
     return Side(
         tuple(SchemaObject(*o) for o in data["objects"]),
-        {table: tuple(_rows(rows)) for table, rows in data["rows"].items()},
+        {table: tuple(tuple(row) for row in rows) for table, rows in data["rows"]},
     )
-
-
-def _rows(data: Iterable[Any]) -> Iterable[Row]:
-    return (row for row in map(decode_row, data) if row is not None)

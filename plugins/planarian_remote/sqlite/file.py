@@ -51,6 +51,9 @@ class Writer(Link):
         super().__init__(path, settings, writes=True)
         self.touched = Touched(settings.max_rows)
         self._foreign_keys = settings.foreign_keys
+        if self.connection.execute("PRAGMA journal_mode").get != "wal":
+            # Writing to the file early needs all readers gone, ours too: SQLite would wait for them at every page.
+            self.connection.execute("PRAGMA cache_spill = OFF")
         self.connection.preupdate_hook(self.touched)
 
     @contextmanager

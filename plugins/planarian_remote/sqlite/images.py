@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -21,7 +20,7 @@ from planarian_remote.sqlite.file import Link, Writer
 from planarian_remote.sqlite.rows import apply_rows, apply_sequences
 from planarian_remote.sqlite.settings import Settings
 from planarian_remote.sqlite.trouble import Conflict, Refused
-from planarian_remote.sqlite.values import decode_row, dump, encode_row
+from planarian_remote.sqlite.values import as_row, dump, load
 
 _VERSION = 1
 
@@ -116,7 +115,7 @@ def encode_images(images: Images, max_bytes: int) -> bytes:
         "version": _VERSION,
         "rows": [encode_change(change) for change in images.changes],
         "tables": images.tables,
-        "sequences": [[name, encode_row(old), encode_row(new)] for name, old, new in images.sequences],
+        "sequences": images.sequences,
     }
     if images.redefinition is not None:
         before, after = encode_side(images.redefinition.before), encode_side(images.redefinition.after)
@@ -128,13 +127,13 @@ def encode_images(images: Images, max_bytes: int) -> bytes:
 
 
 def decode_images(encoded: bytes) -> Images:
-    data = json.loads(encoded)
+    data = load(encoded)
     definitions = data.get("definitions")
     sequences: Sequence[list[object]] = data["sequences"]
     return Images(
         tuple(decode_change(change) for change in data["rows"]),
         tuple((table, sql) for table, sql in data["tables"]),
-        tuple((str(name), decode_row(old), decode_row(new)) for name, old, new in sequences),  # type: ignore[arg-type]  # JSON
+        tuple((str(name), as_row(old), as_row(new)) for name, old, new in sequences),  # type: ignore[arg-type]  # JSON
         Redefinition(decode_side(definitions["before"]), decode_side(definitions["after"]), definitions["texts"])
         if definitions
         else None,

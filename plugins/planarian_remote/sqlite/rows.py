@@ -26,71 +26,95 @@ def apply_rows(writer: Writer, changes: Sequence[Change], *, skip: bool) -> list
         Conflict: a row isn't ``old`` now, or another one has taken what it needs (a UNIQUE value).
         Trouble: what came out isn't ``new``. The caller rolls back.
     """
-    schema, left, ours = writer.schema(), [], []
-    for change in changes:
-        problem = _difference(writer.connection, schema.shape(change.table), change)
-        if problem:
-            left.append(problem)
-        else:
-            ours.append(change)
+    schema, left = writer.schema(), list[str]()
+    ours: dict[Shape, list[Change]] = {}
+    for table, changed in _by_table(changes).items():
+        shape = schema.shape(table)
+        ours[shape] = _unchanged_by_others(writer.connection, shape, changed, left)
     if left and not skip:
         raise Conflict(left)
-    for change in ours:
-        if change.old is not None:
-            shape = schema.shape(change.table)
-            writer.connection.execute(shape.delete, shape.key_of(change.old))
-    done = []
-    for change in ours:
-        problem = _put_in(writer.connection, schema.shape(change.table), change)
-        if problem and not skip:
-            raise Conflict([problem])
-        if problem:
-            left.append(problem)
-        else:
-            done.append(change)
-    for change in done:
-        _verify(writer.connection, schema.shape(change.table), change)
+    for shape, changed in ours.items():
+        gone = [shape.key_of(change.old) for change in changed if change.old is not None]
+        writer.connection.executemany(shape.delete, gone)
+    for shape, changed in ours.items():
+        done = _put_in(writer.connection, shape, changed, left) if skip else changed
+        if not skip:
+            _put_all_in(writer.connection, shape, changed)
+        _verify(writer.connection, shape, done)
     return left
+
+
+def _by_table(changes: Sequence[Change]) -> dict[str, list[Change]]:
+    found: dict[str, list[Change]] = {}
+    for change in changes:
+        found.setdefault(change.table, []).append(change)
+    return found
 
 
 def _key(shape: Shape, change: Change) -> Row:
     return shape.key_of(change.new if change.old is None else change.old)  # type: ignore[arg-type]  # one is there
 
 
-def _difference(connection: apsw.Connection, shape: Shape, change: Change) -> str:
-    """How the row differs from the one that must be there; empty where it doesn't."""
-    key = _key(shape, change)
+# --- what is there now ---
+
+
+def _unchanged_by_others(
+    connection: apsw.Connection, shape: Shape, changes: list[Change], left: list[str]
+) -> list[Change]:
+    """The changes whose rows are what they must be; of the others, ``left`` grows by what they are."""
+    keys = [_key(shape, change) for change in changes]
     try:
-        now = shape.fetch(connection, key)
+        now: list[Row | None] = shape.fetch_all(connection, keys)
     except UnicodeDecodeError:
-        return f"{shape.name} {shown_row(key)} now holds text that isn't UTF-8"
-    if same(now, change.old):
-        return ""
+        left.append(f"a row of {shape.name} now holds text that isn't UTF-8")
+        return []
+    ours = []
+    for key, change, row in zip(keys, changes, now, strict=True):
+        if same(row, change.old):
+            ours.append(change)
+        else:
+            left.append(f"{shape.name} {shown_row(key)} {_difference(change, row)}")
+    return ours
+
+
+def _difference(change: Change, now: Row | None) -> str:
     if now is None:
-        return f"{shape.name} {shown_row(key)} is gone"
-    if change.old is None:
-        return f"{shape.name} {shown_row(key)} is there again as {shown_row(now)}"
-    return f"{shape.name} {shown_row(key)} is now {shown_row(now)}"
+        return "is gone"
+    return f"is {'there again as' if change.old is None else 'now'} {shown_row(now)}"
 
 
-def _put_in(connection: apsw.Connection, shape: Shape, change: Change) -> str:
-    if change.new is None:
-        return ""
+# --- what is to be there ---
+
+
+def _put_all_in(connection: apsw.Connection, shape: Shape, changes: list[Change]) -> None:
+    coming = [change.new for change in changes if change.new is not None]
     try:
-        connection.execute(shape.insert, change.new)
+        connection.executemany(shape.insert, coming)
     except apsw.ConstraintError as error:
-        if change.old is not None:  # a row that is left alone stays as it was
-            connection.execute(shape.insert, change.old)
-        return f"{shape.name} {shown_row(change.new)} has no room: {error}"
-    return ""
+        raise Conflict([f"what {shape.name} {shown_row(_key(shape, changes[0]))} … needs is taken: {error}"]) from error
 
 
-def _verify(connection: apsw.Connection, shape: Shape, change: Change) -> None:
-    for row, wanted in ((change.old, None), (change.new, change.new)):
-        if row is None or (wanted is None and change.new is not None):
-            continue
-        if not same(shape.fetch(connection, shape.key_of(row)), wanted):
-            raise Trouble(f"a row of {shape.name} did not become what it was: {shown_row(row)}")
+def _put_in(connection: apsw.Connection, shape: Shape, changes: list[Change], left: list[str]) -> list[Change]:
+    """Row by row; where there is no room, the row stays as it was, and ``left`` says so."""
+    done = []
+    for change in changes:
+        if change.new is not None:
+            try:
+                connection.execute(shape.insert, change.new)
+            except apsw.ConstraintError as error:
+                if change.old is not None:
+                    connection.execute(shape.insert, change.old)
+                left.append(f"{shape.name} {shown_row(change.new)} has no room: {error}")
+                continue
+        done.append(change)
+    return done
+
+
+def _verify(connection: apsw.Connection, shape: Shape, changes: list[Change]) -> None:
+    now = shape.fetch_all(connection, [_key(shape, change) for change in changes])
+    wrong = [change for change, row in zip(changes, now, strict=True) if not same(row, change.new)]
+    if wrong:
+        raise Trouble(f"a row of {shape.name} did not become what it was: {shown_row(_key(shape, wrong[0]))}")
 
 
 # --- where AUTOINCREMENT stands ---

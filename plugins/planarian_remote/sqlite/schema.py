@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -12,6 +13,7 @@ from planarian_remote.sqlite.trouble import Refused
 from planarian_remote.sqlite.values import Row, Value
 
 _ROWID_NAMES = ("rowid", "_rowid_", "oid")
+_FEW = 16
 
 
 def quoted(name: str) -> str:
@@ -30,6 +32,7 @@ class Shape:
     columns: tuple[str, ...]
     key: tuple[int, ...]
     sql: str
+    by_rowid: bool = True
 
     @cached_property
     def _names(self) -> str:
@@ -58,12 +61,20 @@ class Shape:
         return f"INSERT INTO main.{quoted(self.name)} ({self._names}) VALUES ({values})"  # noqa: S608  # quoted
 
     def key_of(self, row: Row) -> Row:
-        return tuple(row[position] for position in self.key)
+        return (row[self.key[0]],) if self.by_rowid else tuple(row[position] for position in self.key)
 
     def fetch(self, connection: apsw.Connection, key: Row) -> Row | None:
         """The row of a key as it is now; None where there is none."""
-        found: tuple[Value, ...] | None = connection.execute(self.select, key).fetchone()
+        found: Row | None = connection.execute(self.select, key).fetchone()
         return found
+
+    def fetch_all(self, connection: apsw.Connection, keys: Sequence[Row]) -> list[Row | None]:
+        """The rows of keys as they are now, in the order of the keys."""
+        if len(keys) < _FEW or not self.by_rowid:  # else equal keys may be written differently
+            return [self.fetch(connection, key) for key in keys]
+        rowid = self.key[0]
+        found: dict[Value, Row] = {row[rowid]: row for row in connection.executemany(self.select, keys)}
+        return [found.get(key[0]) for key in keys]
 
 
 class Schema:
@@ -112,7 +123,7 @@ class Schema:
         sql = str(found[0]) if found else ""
         keys = [column for column in sorted(all_columns, key=lambda column: column[5]) if column[5]]
         if table in self.without_rowid:
-            return Shape(table, stored, tuple(stored.index(column[1]) for column in keys), sql)
+            return Shape(table, stored, tuple(stored.index(column[1]) for column in keys), sql, False)
         if len(keys) == 1 and self._names_rowid(table, keys[0][2]):
             return Shape(table, stored, (stored.index(keys[0][1]),), sql)
         taken = {column[1].casefold() for column in all_columns}

@@ -12,24 +12,32 @@ Row = tuple[Value, ...]
 
 def same(one: Row | None, other: Row | None) -> bool:
     """Whether two images are equal in types and bits: 1 isn't 1.0, 0.0 isn't -0.0, text isn't a blob."""
-    return one == other and repr(one) == repr(other)
-
-
-def encode_row(row: Row | None) -> list[Any] | None:
-    """JSON-safe for :func:`dump`, which writes floats so that they come back with the same bits."""
-    if row is None:
-        return None
-    return [{"hex": value.hex()} if isinstance(value, bytes) else value for value in row]
-
-
-def decode_row(data: Sequence[Any] | None) -> Row | None:
-    if data is None:
-        return None
-    return tuple(bytes.fromhex(value["hex"]) if isinstance(value, dict) else value for value in data)
+    if one is None or other is None:
+        return one is other
+    if one != other or [*map(type, one)] != [*map(type, other)]:
+        return False
+    return 0.0 not in one or repr(one) == repr(other)
 
 
 def dump(data: Any) -> bytes:
-    return json.dumps(data, ensure_ascii=False, separators=(",", ":")).encode()
+    """As JSON: floats come back with the same bits, infinities too; blobs are objects with their ``hex``."""
+    return json.dumps(data, ensure_ascii=False, separators=(",", ":"), default=_hex).encode()
+
+
+def load(encoded: bytes) -> Any:
+    return json.loads(encoded, object_hook=_unhex)
+
+
+def as_row(data: Sequence[Any] | None) -> Row | None:
+    return None if data is None else tuple(data)
+
+
+def _hex(value: bytes) -> dict[str, str]:
+    return {"hex": value.hex()}
+
+
+def _unhex(data: dict[str, Any]) -> Any:
+    return bytes.fromhex(data["hex"]) if data.keys() == {"hex"} else data
 
 
 def shown_row(row: Row) -> str:
