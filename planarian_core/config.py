@@ -79,7 +79,7 @@ class Config:
         if not _STANDBY.fullmatch(self.standby):
             raise ConfigurationError(f"standby {self.standby!r} is unknown", remedy="one of: off, head, named, best:N")
         for name, table in self.services.items():
-            if not _SERVICE.fullmatch(name):
+            if not _SERVICE.fullmatch(name) or name == "check":  # planarian proxy check
                 raise ConfigurationError(f"service name {name!r} is unusable", remedy="letters, digits, - and _")
             if not isinstance(table, Mapping) or not isinstance(table.get("kind"), str):
                 raise ConfigurationError(

@@ -96,7 +96,7 @@ class ToolTarget(Protocol):
         Raises:
             RemoteError: ``service-unreachable`` when the connection is lost before the result is there (the call may
                 have had its effect), ``call-cancelled`` when the harness cancelled it, or the server's own protocol
-                error (``service-error``; the call had no effect).
+                error (``service-error``: the call had no effect, ``service-failed``: it may have had one).
         """
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
