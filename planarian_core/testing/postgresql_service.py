@@ -66,7 +66,7 @@ class SqlWorld:
         """Write the configuration and make the sandbox. Again: only the configuration."""
         (self.folder / "workspace").mkdir(exist_ok=True)
         self.home.mkdir(mode=0o700, exist_ok=True)
-        (self.home / "planarian.toml").write_text(self._table())
+        (self.home / "planarian.toml").write_text(self.table())
         with self.open() as planarian:
             if not planarian.registry.sandboxes():
                 planarian.create_sandbox(
@@ -130,7 +130,8 @@ class SqlWorld:
 
     # --- configuration ---
 
-    def _table(self) -> str:
+    def table(self) -> str:
+        """The service's table in ``planarian.toml``; writes Toolbox's configuration."""
         keys = dict(self.more)
         if self.through == "direct":
             dsn = self.cluster.dsn(self.database, ROLE, port=self.port)

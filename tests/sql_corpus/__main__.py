@@ -11,7 +11,7 @@ from pathlib import Path
 from planarian_core.testing.postgresql import ClusterError, server_version
 
 from .control import CONTROLS
-from .corpus import FEW, Corpus
+from .corpus import FEW, THROUGH, Corpus
 from .source import NoSource, regression_folder, schedule
 from .tally import Tally
 
@@ -25,6 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--files", nargs="*", help="of PostgreSQL's schedule; all of them unless given")
     parser.add_argument("--few", action="store_true", help="the files that most of a server's writing is tested by")
     parser.add_argument("--control", choices=CONTROLS, help="break every undo in this way: violations must be found")
+    parser.add_argument(
+        "--through", choices=THROUGH, default="direct", help="what is between the statements and the server"
+    )
     parser.add_argument("--at-once", type=int, default=2, help="files at once, each on a server of its own")
     parser.add_argument("--report", type=Path, help="write the report here too, with every violation")
     chosen = parser.parse_args(arguments)
@@ -36,7 +39,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return UNAVAILABLE
     names = FEW if chosen.few else chosen.files or schedule(folder)
     total = Tally()
-    with Corpus(folder, chosen.control, chosen.at_once) as corpus:
+    with Corpus(folder, chosen.through, chosen.control, chosen.at_once) as corpus:
         for name, tally in zip(names, corpus.walk_all(names), strict=True):
             total += tally
             print(f"{name}: {tally.statements} statements, {sum(tally.exact.values())} undone exactly, "

@@ -5,26 +5,28 @@ from __future__ import annotations
 import contextlib
 import queue
 import shutil
+import tomllib
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, Self
 
 import psycopg
 
 from planarian_core.testing.postgresql import SUPERUSER, PrivateCluster
 from planarian_core.testing.postgresql_contents import DatabaseContents
-from planarian_core.testing.postgresql_service import HIDDEN
+from planarian_core.testing.postgresql_service import HIDDEN, NAME, ROLE, SqlWorld
 from planarian_remote.configuration import Table
 from planarian_remote.postgresql.kind import make
 
 from .control import session
-from .proxied import SANDBOX, settings
+from .proxied import SANDBOX, StatementSession
 from .script import Script
 from .tally import Tally, Violation
 from .walk import Walk, run_bare
+from .whole import WholeProxy
 
-ROLE = "agent"
 BASE = ("test_setup", "create_index", "create_misc")
 """Most files need nothing else; they run before, past the proxy."""
 _BIG = ("dupindexcols", "fast_emp4000", "onek2", "slow_emp4000", "tenk1", "tenk2")
@@ -43,6 +45,8 @@ FEW = (
     "domain",
     "updatable_views",
 )
+THROUGH = ("direct", "toolbox", "proxy")
+"""The kind on a connection of its own; the kind and MCP Toolbox; ``planarian proxy`` before Toolbox, and rollbacks."""
 _SETTINGS = {  # as pg_regress has them, and hostile enough
     "datestyle": "Postgres, MDY",
     "intervalstyle": "postgres_verbose",
@@ -61,8 +65,9 @@ _SERVER: dict[str, str | int] = {
 class Corpus:
     """Files of one PostgreSQL's tests; a context manager. ``at_once``: on as many servers."""
 
-    def __init__(self, folder: Path, control: str | None = None, at_once: int = 1) -> None:
+    def __init__(self, folder: Path, through: str, control: str | None = None, at_once: int = 1) -> None:
         self._folder = folder
+        self._through = through
         self._control = control
         self._at_once = at_once
         self._free: queue.SimpleQueue[Server] = queue.SimpleQueue()
@@ -91,7 +96,7 @@ class Corpus:
         """Send one file's statements."""
         server = self._free.get()
         try:
-            return server.walk(name, self._control)
+            return server.walk(name, self._through, self._control)
         except psycopg.Error as error:
             lost = Violation(name, 0, "", f"the file couldn't be walked to its end: {error!r}")
             return Tally(violations=[lost])
@@ -124,9 +129,9 @@ class Server:
                     run_bare(connection, statement, script)
         self._make("base", template)
 
-    def walk(self, name: str, control: str | None) -> Tally:
+    def walk(self, name: str, through: str = "direct", control: str | None = None) -> Tally:
         """Send one file's statements, in a copy of the template."""
-        database = f"walk_{name}_{control or 'real'}"
+        database = f"walk_{name}_{through}_{control or 'real'}"
         self._make(database, f"before_{name}" if name in BASE else "base")
         with contextlib.ExitStack() as stack:
 
@@ -140,8 +145,13 @@ class Server:
                 if table not in script.text.lower():
                     connect(SUPERUSER).execute(f"DROP TABLE IF EXISTS {table}".encode())
             contents = DatabaseContents(connect(SUPERUSER), HIDDEN)
-            kind = make(Table("corpus", settings(self._cluster.dsn(database, ROLE))), SANDBOX)
-            proxied = session(kind, control, connect(SUPERUSER))
+            place = Path(stack.enter_context(TemporaryDirectory(prefix="planarian-")))
+            world = SqlWorld(place, self._cluster, database, "direct" if through == "direct" else "toolbox")
+            if through == "proxy":
+                proxied: StatementSession = WholeProxy(world)
+            else:
+                table = tomllib.loads(world.table())["services"][NAME]
+                proxied = session(make(Table(NAME, table), SANDBOX), control, connect(SUPERUSER))
             stack.callback(proxied.close)
             return Walk(name, connect(ROLE), connect(ROLE), contents, proxied).run(script)
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Protocol
 
 from planarian_core.errors import PlanarianError, RemoteError
 from planarian_core.interfaces import ServiceKind, ToolResult
@@ -23,8 +23,27 @@ class Sent:
     effect: Effect | None = None
 
 
+class StatementSession(Protocol):
+    """Where the agent's statements go."""
+
+    def send(self, statement: str) -> Sent:
+        """Send one statement.
+
+        Raises:
+            PlanarianError: anything but a refusal.
+        """
+
+    def undo(self, effect: Effect) -> Effect:
+        """Undo the effect of the last statement; the effect as it is then."""
+
+    def redo(self, effect: Effect) -> Effect:
+        """Do it again."""
+
+    def close(self) -> None: ...
+
+
 class ProxiedSession:
-    """One service, its connection, and the numbers of its effects."""
+    """Of the kind itself: one service, its connection, and the numbers of its effects."""
 
     def __init__(self, kind: ServiceKind) -> None:
         self._kind = kind
@@ -81,11 +100,6 @@ class ProxiedSession:
         if reported != [asked]:
             raise PlanarianError(f"reported {reported} where {asked} was asked for", code="move-not-reported")
         return asked
-
-
-def settings(dsn: str) -> dict[str, Any]:
-    """The service's table in ``planarian.toml``, for a direct connection."""
-    return {"kind": "sql", "dialect": "postgresql", "dsn": dsn}
 
 
 def _text(result: ToolResult) -> str:

@@ -44,8 +44,11 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         yield Server(cluster, folder)
 
 
-def test_a_small_script(server: Server) -> None:
-    tally = server.walk("small", None)
+@pytest.mark.parametrize(
+    "through", ["direct", *(pytest.param(name, marks=pytest.mark.needs("npm")) for name in ("toolbox", "proxy"))]
+)
+def test_a_small_script(server: Server, through: str) -> None:
+    tally = server.walk("small", through)
     assert [str(violation) for violation in tally.violations] == []
     assert tally.statements == 15
     assert tally.exact["INSERT"] + tally.exact["UPDATE"] + tally.exact["DELETE"] == 6
@@ -58,7 +61,7 @@ def test_a_small_script(server: Server) -> None:
 
 @pytest.mark.parametrize("control", CONTROLS)
 def test_a_broken_undo_is_found(server: Server, control: str) -> None:
-    tally = server.walk("small", control)
+    tally = server.walk("small", control=control)
     broken = [v for v in tally.violations if v.broken == "not undone exactly"]
     assert {v.statement.split()[0] for v in broken} >= {"UPDATE", "DELETE"}
     assert all(violation.differences for violation in broken)

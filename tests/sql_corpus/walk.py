@@ -12,7 +12,7 @@ from psycopg.pq import TransactionStatus
 from planarian_core.model import Effect, EffectState
 from planarian_core.testing.postgresql_contents import DatabaseContents, Dump, differences
 
-from .proxied import ProxiedSession
+from .proxied import StatementSession
 from .script import Script, Statement
 from .tally import DML, Tally, Violation
 
@@ -42,7 +42,7 @@ class Walk:
         bare: psycopg.Connection[Any],
         plain: psycopg.Connection[Any],
         contents: DatabaseContents,
-        proxied: ProxiedSession,
+        proxied: StatementSession,
     ) -> None:
         self.tally = Tally()
         self._file = file
