@@ -15,6 +15,7 @@ from pydantic import BaseModel
 
 from planarian_autogen.environment import Environment
 from planarian_autogen.settings import EnvironmentSettings
+from planarian_autogen.turns import being_cancelled
 from planarian_core.context import one_line
 from planarian_core.errors import ConfigurationError
 from planarian_core.model import CommandResult
@@ -126,7 +127,7 @@ class SandboxCodeExecutor(CodeExecutor, Component[SandboxCodeExecutorConfig]):
         try:
             done = await running
         except asyncio.CancelledError:
-            if not token.is_cancelled() or _being_cancelled():
+            if not token.is_cancelled() or being_cancelled():
                 raise
             await self._clean(file, keep)
             return CodeResult(_CANCELLED, "\nCancelled"), file
@@ -193,9 +194,3 @@ class SandboxCodeExecutor(CodeExecutor, Component[SandboxCodeExecutorConfig]):
 
 def _shown(blocks: list[CodeBlock]) -> str:
     return "; ".join(block.code for block in blocks)
-
-
-def _being_cancelled() -> bool:
-    """Whether the caller's task itself is being cancelled, and not what it waits for alone."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0

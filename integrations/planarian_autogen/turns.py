@@ -60,3 +60,9 @@ async def in_thread(
             running.exception()  # seen, so that asyncio doesn't complain
         raise asyncio.CancelledError
     return running.result()
+
+
+def being_cancelled() -> bool:
+    """Whether the caller's task itself is being cancelled, and not only what it waits for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

@@ -22,8 +22,11 @@ from planarian_autogen.environment import Environment
 from planarian_autogen.settings import EnvironmentSettings
 from planarian_autogen.state import load_state, save_state
 from planarian_autogen.tools import primitive_tools, sandbox_tools
+from planarian_autogen.turns import being_cancelled
 from planarian_core.context import one_line
 from planarian_core.errors import ConfigurationError, PlanarianError
+
+_CANCELLED = "The call was cancelled."
 
 
 class StatepointWorkbenchConfig(BaseModel):
@@ -59,8 +62,9 @@ class StatepointWorkbench(StaticStreamWorkbench):
     each a statepoint is taken if the policy says so.
 
     It streams what the workbench inside streams. It is a ``StaticStreamWorkbench`` because that is what AutoGen's
-    agents look for before they stream; nothing of that class is used. A failure of the environment is a result with
-    ``is_error``: an exception from a workbench lets AutoGen's ``AssistantAgent`` wait for ever.
+    agents look for before they stream; nothing of that class is used. A failure of the environment, and a call that a
+    token cancels, is a result with ``is_error``: an exception from a workbench lets AutoGen's ``AssistantAgent`` wait
+    for ever.
 
     Args:
         inner: its tools work in the environment (``environment.sandbox``), or on remote services of it.
@@ -105,7 +109,11 @@ class StatepointWorkbench(StaticStreamWorkbench):
             async with self.environment.call(_described(name, arguments)) as notes:
                 result = await self.inner.call_tool(name, arguments, cancellation_token, call_id)
         except PlanarianError as error:
-            return _failed(name, error)
+            return _failed(name, str(error))
+        except asyncio.CancelledError:
+            if not _by_token(cancellation_token):
+                raise
+            return _failed(name, _CANCELLED)
         return _noted(result, notes)
 
     async def call_tool_stream(
@@ -153,9 +161,12 @@ class StatepointWorkbench(StaticStreamWorkbench):
             if last is not None:
                 items.put_nowait(_noted(last, notes))
         except PlanarianError as failure:
-            items.put_nowait(_failed(name, failure))
+            items.put_nowait(_failed(name, str(failure)))
         except BaseException as failure:  # a cancellation too: whoever reads is to see it
-            error = failure
+            if isinstance(failure, asyncio.CancelledError) and _by_token(token):
+                items.put_nowait(_failed(name, _CANCELLED))
+            else:
+                error = failure
         items.put_nowait(_Ended(error))
 
     async def _is_primitive(self, name: str) -> bool:
@@ -235,8 +246,13 @@ def _described(name: str, arguments: Mapping[str, Any] | None) -> str:
     return one_line(f"after {name}({given})", 300)
 
 
-def _failed(name: str, error: PlanarianError) -> ToolResult:
-    return ToolResult(name=name, result=[TextResultContent(content=str(error))], is_error=True)
+def _failed(name: str, why: str) -> ToolResult:
+    return ToolResult(name=name, result=[TextResultContent(content=why)], is_error=True)
+
+
+def _by_token(token: CancellationToken | None) -> bool:
+    """Whether a cancellation comes from the token, and the caller itself goes on."""
+    return token is not None and token.is_cancelled() and not being_cancelled()
 
 
 def _noted(result: ToolResult, notes: list[str]) -> ToolResult:

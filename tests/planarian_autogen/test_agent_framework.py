@@ -22,6 +22,7 @@ from agent_framework import (
     Message,
     Workflow,
     WorkflowBuilder,
+    WorkflowCheckpoint,
     WorkflowContext,
     handler,
 )
@@ -207,6 +208,43 @@ def test_checkpoints_in_files_are_found_by_another_process(environment: Environm
 
     run(first())
     run(second())
+
+
+class Died(BaseException):
+    """The process ends here."""
+
+
+class Dying(InMemoryCheckpointStorage):
+    """Its process dies when it is about to keep the checkpoint after the second step."""
+
+    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
+        if len(self._checkpoints) == 2:
+            raise Died
+        return await super().save(checkpoint)
+
+
+def test_a_death_between_statepoint_and_checkpoint_mixes_nothing(make: Callable[..., Environment], run: Run) -> None:
+    environment, inner = make(), Dying()
+
+    async def dying() -> None:
+        await _workflow(environment, StatepointCheckpointStorage(inner, environment)).run("go")
+
+    async def again() -> list[Any]:
+        settings = environment.settings
+        other = Environment(environment.planarian, settings.workspace, name=settings.name)
+        kept = InMemoryCheckpointStorage()
+        kept._checkpoints = inner._checkpoints
+        storage = StatepointCheckpointStorage(kept, other)
+        newest = await storage.get_latest(workflow_name=NAME)
+        assert newest is not None
+        return (await _workflow(other, storage).run(checkpoint_id=newest.checkpoint_id)).get_outputs()
+
+    with pytest.raises(Died):
+        run(dying())
+    assert _file(environment) == "ab"
+    points = environment.planarian.registry.statepoints(environment.sandbox.id)
+    assert points[-1].description.startswith("checkpoint "), "says which checkpoint it was to belong to"
+    assert run(again()) == ["abc"], "not abbc"
 
 
 def test_without_a_statepoint_there_is_no_checkpoint(

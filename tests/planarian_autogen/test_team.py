@@ -18,6 +18,7 @@ pytest.importorskip("autogen_agentchat", reason="needs planarian[autogen]")
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
+from autogen_core import CancellationToken
 from autogen_core.models import LLMMessage
 
 from planarian_autogen import Environment, SandboxWorkbench, load_state, save_state
@@ -169,6 +170,31 @@ def test_parallel_calls_of_an_agent_are_one_after_the_other(
         agent = _agent(script([bash(command.format(n)) for n in "abc"], "done"), environment, max_tool_iterations=2)
         assert await _say(_team(agent), "go") == "done"
         assert sorted(Path(environment.sandbox.workspace, "f").read_text()) == ["a", "b", "c"]
+
+    run(story())
+
+
+def test_a_cancelled_run_ends_its_command_and_the_team_can_go_on(
+    environment: Environment,
+    run: Run,
+    script: Callable[..., Any],
+    bash: Callable[[str], Any],
+    ended: Callable[[str], bool],
+) -> None:
+    async def story() -> None:
+        agent = _agent(script(bash("touch begun; sleep 32109"), bash("ls")), environment)
+        saved = await save_state(_team(agent), environment)
+        token = CancellationToken()
+        running = asyncio.create_task(_team(agent).run(task="go", cancellation_token=token))
+        while not Path(environment.sandbox.workspace, "begun").exists():
+            await asyncio.sleep(0.01)
+        token.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await running
+        assert ended("32109")
+        await load_state(_team(agent), environment, saved)
+        result = await _say(_team(agent), "again")
+        assert result.startswith("(no output)"), "what it had begun was rolled back"
 
     run(story())
 

@@ -1,6 +1,7 @@
 """A pytest plugin: AutoGen's tests get our workbench and code executor where they ask for AutoGen's own.
 
-``PLANARIAN_SWAP`` names the sandbox and process backends: ``directory respawn``. A sandbox ends with its test, and when
+``PLANARIAN_SWAP`` names the sandbox and process backends: ``directory respawn``; ``PLANARIAN_DESELECTED`` the tests
+that are left out. A sandbox ends with its test, and when
 another one is made.
 """
 
@@ -113,6 +114,14 @@ def pytest_configure(config: pytest.Config) -> None:
     autogen_core.tools.StaticWorkbench = SwappedWorkbench  # type: ignore[misc]  # the swap is the point
     autogen_core.tools.StaticStreamWorkbench = SwappedStreamWorkbench  # type: ignore[misc]  # likewise
     autogen_ext.code_executors.local.LocalCommandLineCodeExecutor = SwappedExecutor  # type: ignore[assignment,misc]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """By the whole name: pytest's own option would take the tests along whose names begin so."""
+    unwanted = os.environ["PLANARIAN_DESELECTED"].split()
+    deselected = [item for item in items if getattr(item, "originalname", item.name) in unwanted]
+    config.hook.pytest_deselected(items=deselected)
+    items[:] = [item for item in items if item not in deselected]
 
 
 @pytest.fixture(autouse=True)
