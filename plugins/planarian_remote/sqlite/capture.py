@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from planarian_remote.sqlite.file import Link, Writer
 
 SEQUENCES = "sqlite_sequence"
+STATISTICS = ("sqlite_stat1", "sqlite_stat4")
 
 
 class Touched:
@@ -42,6 +43,11 @@ class Touched:
     def end(self) -> None:
         self.active = False
 
+    def add_whole(self, table: str) -> None:
+        """Take any row of a table for touched."""
+        self.keys.setdefault(table, {})
+        self.whole.add(table)
+
     def __call__(self, update: apsw.PreUpdate) -> None:
         if not self.active or self.problem:
             return
@@ -63,7 +69,7 @@ class Touched:
                 if row is not None:
                     keys[tuple(row[position] for position in positions)] = None
         except apsw.RangeError:  # the hook can't give rows that have virtual columns
-            self.whole.add(update.table_name)
+            self.add_whole(update.table_name)
         except UnicodeDecodeError:
             self.problem = f"the table {update.table_name} has a key that isn't UTF-8"
 

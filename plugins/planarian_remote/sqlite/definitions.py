@@ -13,7 +13,7 @@ from typing import Any
 
 import apsw
 
-from planarian_remote.sqlite.capture import SEQUENCES, rows_of
+from planarian_remote.sqlite.capture import SEQUENCES, STATISTICS, rows_of
 from planarian_remote.sqlite.file import Link, Writer
 from planarian_remote.sqlite.judge import is_own
 from planarian_remote.sqlite.schema import quoted, schema_version
@@ -150,8 +150,11 @@ def redefine(writer: Writer, change: Redefinition, max_rows: int) -> None:
     if change.texts:
         _rewrite(writer, change)
     else:
+        kept = {table: rows_of(writer, table, max_rows) for table in _tables_of_sqlite(writer)}
         _take_away(writer, change)
         _make(writer, change.after)
+        for table, rows in kept.items():
+            _restore(writer, table, rows)
     _place(writer, change.after)
     _verify(writer, change, max_rows)
 
@@ -190,6 +193,17 @@ def _rewrite(writer: Writer, change: Redefinition) -> None:
         _announce(writer)
     finally:
         run("PRAGMA writable_schema = RESET")
+
+
+def _tables_of_sqlite(writer: Writer) -> list[str]:
+    """Counters and statistics: DROP TABLE drops a table's rows there. If the statement did, its row images say so."""
+    return [name for name in (SEQUENCES, *STATISTICS) if writer.schema().has(name)]
+
+
+def _restore(writer: Writer, table: str, rows: tuple[Row, ...]) -> None:
+    if writer.schema().has(table):
+        writer.connection.execute(f"DELETE FROM main.{table}")  # noqa: S608  # one of three names
+        writer.connection.executemany(writer.schema().shape(table).insert, rows)
 
 
 def _take_away(writer: Writer, change: Redefinition) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from planarian_remote.sqlite.capture import (
+    STATISTICS,
     Change,
     changes_of,
     decode_change,
@@ -79,6 +80,10 @@ def images_of(writer: Writer, reader: Link, settings: Settings, *, defines: bool
         Refused: it can't be told exactly.
     """
     redefinition = redefinition_of(writer, reader, settings.max_rows) if defines else None
+    if redefinition:
+        for table in STATISTICS:  # DROP TABLE drops rows there, past the hook
+            if writer.schema().has(table):
+                writer.touched.add_whole(table)
     passed_over = redefinition.tables if redefinition else frozenset()
     changes = changes_of(writer, reader, passed_over, settings.max_rows)
     sequences = sequence_changes(sequences_of(reader), sequences_of(writer))
@@ -103,7 +108,7 @@ def apply_images(writer: Writer, images: Images, settings: Settings, *, skip: bo
         if others:
             raise Conflict([f"the definition of the table {table}" for table in others])
         left = apply_rows(writer, images.changes, skip=skip)
-        apply_sequences(writer, images.sequences, images.redefinition.tables if images.redefinition else frozenset())
+        apply_sequences(writer, images.sequences)
         return left
 
 

@@ -120,15 +120,15 @@ def _verify(connection: apsw.Connection, shape: Shape, changes: list[Change]) ->
 # --- where AUTOINCREMENT stands ---
 
 
-def apply_sequences(writer: Writer, changes: Sequence[SequenceChange], made_anew: frozenset[str]) -> None:
-    """Set AUTOINCREMENT's counters from ``old`` to ``new`` where nobody moved them since, or their table is new."""
+def apply_sequences(writer: Writer, changes: Sequence[SequenceChange]) -> None:
+    """Set AUTOINCREMENT's counters from ``old`` to ``new`` where nobody moved them since."""
     if not changes or not writer.schema().has(SEQUENCES):
         return
     run = writer.connection.execute
     coming = []
     for name, old, new in changes:
         now = run("SELECT rowid, name, seq FROM main.sqlite_sequence WHERE name = ?", (name,)).fetchone()
-        if name not in made_anew and (now or (None,))[-1] != (old or (None,))[-1]:
+        if (now or (None,))[-1] != (old or (None,))[-1]:
             continue
         if now is not None:
             run("DELETE FROM main.sqlite_sequence WHERE rowid = ?", (now[0],))

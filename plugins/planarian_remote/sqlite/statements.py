@@ -106,15 +106,20 @@ def _execute(file: DatabaseFile, link: Link, sql: str, tracer: apsw.ExecTracer) 
     if "\0" in sql:
         raise Refused("it holds a NUL character, behind which SQLite reads nothing")
     cursor = link.connection.cursor()
-    cursor.exec_trace = tracer
+    columns: list[tuple[str, str | None]] = []
+
+    def begin(cursor: apsw.Cursor, statement: str, bindings: apsw.Bindings | None) -> bool:
+        columns.extend((column[0], column[1]) for column in cursor.get_description())  # while there is one
+        return tracer(cursor, statement, bindings)
+
+    cursor.exec_trace = begin
     link.judge.begin(sql)
     try:
         before = link.connection.total_changes()
         cursor.execute(sql, can_cache=False)
-        description = tuple((column[0], column[1]) for column in _description(cursor))
         rows = tuple(cursor)
         changed = link.connection.changes() if link.connection.total_changes() != before else 0
-        return Answer(description, rows, changed)
+        return Answer(tuple(columns), rows, changed)
     except apsw.Error as error:
         raise _cause(file, link, error) from error
     finally:
@@ -122,20 +127,13 @@ def _execute(file: DatabaseFile, link: Link, sql: str, tracer: apsw.ExecTracer) 
         cursor.close(True)
 
 
-def _description(cursor: apsw.Cursor) -> tuple[tuple[str, str | None], ...]:
-    try:
-        return tuple((column[0], column[1]) for column in cursor.get_description())
-    except apsw.ExecutionCompleteError:
-        return ()
-
-
 def _cause(file: DatabaseFile, link: Link, error: apsw.Error) -> Exception:
     if isinstance(error, apsw.InterruptError) and link.judge.timed_out:
         return Trouble(f"it ran for more than {file.settings.statement_timeout:g} s", "raise statement_timeout")
     if isinstance(link, Writer) and link.touched.problem:
         return Refused(link.touched.problem)
-    if isinstance(error, apsw.AuthError):
-        return link.judge.refusal() or StatementError(error)
+    if refusal := link.judge.refusal():
+        return refusal
     return trouble_of(error, file.path) or StatementError(error)
 
 
