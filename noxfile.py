@@ -115,6 +115,8 @@ def scratch(session: nox.Session) -> Iterator[dict[str, str | None]]:
             yield {
                 **dict.fromkeys(("PLANARIAN_HOME", "PLANARIAN_SANDBOX", "XDG_CONFIG_HOME", "XDG_DATA_HOME")),
                 "HOME": str(folder / "home"),
+                "PLANARIAN_NPM_CACHE": str(ROOT / ".nox" / "npm"),
+                "PLANARIAN_PYPI_CACHE": str(ROOT / ".nox" / "pypi"),
                 "PLANARIAN_REQUIRE": required(),
                 "PLANARIAN_TEST_INSTALLED": "1",
             }
