@@ -108,6 +108,11 @@ class EffectLog:
         )
         return int(self._database.rows(query, sandbox_id, service)[0][0])
 
+    def positions(self, sandbox_id: str) -> dict[str, int]:
+        """The same for each service of which an effect is in force."""
+        query = "SELECT service, MAX(number) FROM effects WHERE sandbox_id = ? AND state = 'applied' GROUP BY service"
+        return {service: int(number) for service, number in self._database.rows(query, sandbox_id)}
+
     def unsettled(self, sandbox_id: str, service: str = "") -> Sequence[Effect]:
         """The effects of which nobody knows yet how they ended."""
         return self.entries(sandbox_id, service, states=[EffectState.SENT])

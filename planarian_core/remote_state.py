@@ -66,9 +66,16 @@ class RemoteState:
         return {gap.subject for gap in self._registry.fences(record.id)}
 
     def capture(self, record: SandboxRecord, services: Sequence[RemoteService]) -> tuple[RemotePosition, ...]:
-        """The position of each service, now."""
-        hook = self._plugins.hook
-        return tuple(hook.planarian_capture(sandbox=record, service=service) for service in services)
+        """The position of each service, now; also of one that isn't configured any more and may be again."""
+        positions = [self._position(record, service) for service in services]
+        known = {service.name for service in services}
+        left = sorted((name, at) for name, at in self._registry.effects.positions(record.id).items())
+        positions += [RemotePosition(name, "", str(at)) for name, at in left if name not in known]
+        return tuple(positions)
+
+    def _position(self, record: SandboxRecord, service: RemoteService) -> RemotePosition:
+        position: RemotePosition = self._plugins.hook.planarian_capture(sandbox=record, service=service)
+        return position
 
     def adopt(self, source: SandboxRecord, fork: Statepoint, point: Statepoint) -> tuple[RemotePosition, ...]:
         """The positions of a sandbox that takes over a fork's state: the fork's version where both have one, else the
@@ -82,7 +89,7 @@ class RemoteState:
             if isinstance(service, LoggedService) and service.forkable and name in theirs and name in before:
                 positions.append(service.adopt(theirs[name], before[name]))
             else:
-                positions += self.capture(source, [service])
+                positions.append(self._position(source, service))
         return tuple(positions)
 
     def plan(self, record: SandboxRecord, statepoint: Statepoint) -> CompensationPlan:
@@ -91,6 +98,7 @@ class RemoteState:
         positions = {position.service: position for position in statepoint.remote if position.service not in fenced}
         services = {service.name: service for service in self.services(record)}
         self.settle(record, list(services.values()))
+        positions = {name: p for name, p in positions.items() if not self._stays(record, p, services.get(name))}
         gaps = []
         for name in sorted(services.keys() - positions.keys()):
             origin = services[name].origin(record.id)
@@ -112,6 +120,16 @@ class RemoteState:
             moves.append((services[name], position))
             effects += services[name].plan(position, record.id)
         return CompensationPlan(tuple(moves), tuple(effects), tuple(gaps))
+
+    def _stays(self, record: SandboxRecord, position: RemotePosition, service: RemoteService | None) -> bool:
+        """Whether a position taken while its service was not configured asks for nothing: the service still isn't, and
+        nothing was done since; or it has versions, and that position holds none.
+        """
+        if position.details:
+            return False
+        if service is None:
+            return position.position == str(self._registry.effects.position(record.id, position.service))
+        return service.forkable and isinstance(service, LoggedService)
 
     def rehearse(self, record: SandboxRecord, plan: CompensationPlan) -> None:
         """See that the services can go there, before anything is touched (guarantee 3); CompensationError if not."""
@@ -167,6 +185,11 @@ class RemoteState:
         """Keep a fork away from services that can't branch (guarantee 5)."""
         positions = {position.service: position for position in statepoint.remote}
         gaps = list(self._registry.fences(source.id))
+        offered = {service.name for service in self.offered(source)}
+        gaps += [
+            Gap(Domain.REMOTE, name, "it isn't configured now: this fork may not call it when it is again")
+            for name in sorted(positions.keys() - offered - {gap.subject for gap in gaps})
+        ]
         for service in self.services(source):
             position = positions.get(service.name)
             if position is None:

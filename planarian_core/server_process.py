@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
 import sys
 import threading
@@ -91,6 +92,8 @@ class LastWords:
 
 _NOT_RUN = (-32700, -32600, -32601, -32602)
 """JSON-RPC's errors of requests that weren't carried out: malformed, unknown method, tool or arguments."""
+_OF_RESULT = re.compile(r"output (schema|validation)|structured content", re.IGNORECASE)
+"""How SDKs say, under such a code, that a tool was run and its result isn't what it promised."""
 
 
 def answered_with_error(name: str, code: int, message: str, state: str) -> RemoteError:
@@ -99,6 +102,6 @@ def answered_with_error(name: str, code: int, message: str, state: str) -> Remot
     ``service-error`` where that says that the call wasn't carried out, else ``service-failed``, and ``state`` holds.
     """
     text = f"{name} answered with error {code}: {message}"
-    if code in _NOT_RUN:
+    if code in _NOT_RUN and not _OF_RESULT.search(message):
         return RemoteError(text, code="service-error", state="nothing was changed")
     return RemoteError(text, code="service-failed", state=state, remedy="see the server's own log")

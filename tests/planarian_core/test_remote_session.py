@@ -322,3 +322,29 @@ def test_pruning_drops_undo_data_that_nobody_needs(
     assert [e.forgotten for e in planarian.effects(box)] == [True, True, True, True, False]
     with pytest.raises(LineageError, match="pruned"):
         planarian.rollback(box, first)
+
+
+def test_a_statepoint_from_while_the_service_was_not_configured_is_where_it_was(
+    planarian: Planarian, box: Sandbox, call: Caller, tmp_path: Path, store: Path
+) -> None:
+    call("put", key="a", value="1")
+    with Planarian.open(tmp_path / "home", plugins=[FakePlugin()]) as without:
+        point = without.snapshot(box)
+        assert without.rollback(box, point).remote_undone == (), "nothing is asked of a service that did nothing since"
+    call("put", key="a", value="2")
+    planarian.rollback(box, point)
+    assert _items(store) == {"a": "1"}
+
+
+def test_a_fork_is_fenced_off_from_a_service_that_was_not_configured_then(
+    planarian: Planarian, box: Sandbox, call: Caller, tmp_path: Path, store: Path
+) -> None:
+    call("put", key="a", value="1")
+    point = planarian.snapshot(box)
+    with Planarian.open(tmp_path / "home", plugins=[FakePlugin()]) as without:
+        fork = without.fork(point)
+    with pytest.raises(RemoteError) as caught:
+        Caller(planarian, fork, store)("put", key="a", value="2")
+    assert caught.value.code == "service-fenced"
+    planarian.rollback(fork, point)
+    assert _items(store) == {"a": "1"}

@@ -17,6 +17,7 @@ import pytest
 
 from planarian_core.errors import ConfigurationError, RemoteError
 from planarian_core.interfaces import TargetServer, ToolTarget
+from planarian_core.server_process import answered_with_error
 from planarian_core.testing import mcp_servers
 from planarian_remote.mcp_target import open_target
 
@@ -209,3 +210,12 @@ def _when_it_listens(port: int) -> ToolTarget:
             if time.monotonic() > deadline:
                 raise
             time.sleep(0.1)
+
+
+def test_a_result_that_breaks_its_promise_may_have_had_its_effect() -> None:
+    for message in (
+        "Tool put has an output schema but no structured content was provided",
+        "Output validation error: Invalid structured content for tool put: []",
+    ):
+        assert answered_with_error("server", -32602, message, "who knows").code == "service-failed"
+    assert answered_with_error("server", -32602, "Unknown tool: put", "who knows").code == "service-error"
