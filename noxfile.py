@@ -186,7 +186,7 @@ def crash(session: nox.Session) -> None:
 @nox.session
 def autogen(session: nox.Session) -> None:
     """The AutoGen adapter, and that of its successor, Agent Framework."""
-    install_wheel(session, "agentframework", "autogen", groups=["autogen"])
+    install_wheel(session, "agentframework", "autogen", "sql", groups=["autogen"])
     run_pytest(session, str(ROOT / "tests" / "planarian_autogen"))
 
 

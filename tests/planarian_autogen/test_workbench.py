@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import wait
 from pathlib import Path
 from typing import Any
 
@@ -272,6 +273,8 @@ def test_a_failed_statepoint_is_told_and_the_result_stays(
             patch.setattr(environment.planarian.statepoints, "snapshot_anyway", full)  # what a full disk does
             await workbench.call_tool("bash", {"command": "echo one"})
             second = (await workbench.call_tool("bash", {"command": "echo two"})).to_text()
+            assert environment._pending is not None
+            await asyncio.to_thread(wait, [environment._pending])
         return second, (await workbench.call_tool("bash", {"command": "echo three"})).to_text()
 
     second, third = run(story())
