@@ -93,6 +93,8 @@ def redefinition_of(writer: Writer, reader: Link, max_rows: int) -> Redefinition
     made = [o for o in after if o.text not in texts_before]
     if not gone and not made:
         return None
+    if any(OWN_PREFIX in (o.sql or "").casefold() for o in made):  # it would run where nobody watches: in others' calls
+        raise Refused(f"names that begin with {OWN_PREFIX} are Planarian's own")
     strangers = writer.connection.execute(
         "SELECT name FROM main.sqlite_schema WHERE tbl_name LIKE ? AND name NOT IN (?, ?)",
         (f"{OWN_PREFIX}%", f"{OWN_PREFIX}effects", f"sqlite_autoindex_{OWN_PREFIX}effects_1"),
