@@ -5,12 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from planarian_remote.postgresql.lexer import NotReadable, Token, tokens
-from planarian_remote.postgresql.statements import SCHEMA, Statement
+from planarian_remote.postgresql.statements import SCHEMA, Statement, forbidden_call
 
 _MADE = ("TABLE", "VIEW", "SEQUENCE", "SCHEMA", "TYPE", "DOMAIN", "FUNCTION", "PROCEDURE", "TRIGGER", "INDEX")
 _DROPPED = ("TABLE", "VIEW", "SEQUENCE", "INDEX")
+_BEFORE_KIND = frozenset({"or", "replace", "unlogged", "unique", "recursive", "materialized", "constraint"})
+_OF_SESSION = frozenset({"set", "reset", "notify", "listen", "unlisten", "discard", "load"})
+_STARTS = frozenset({"begin", "then", "else", "loop", ";", ">", "atomic"})
+"""What a statement in a function's body may come after."""
 _HIDDEN = re.compile(
     rf"{SCHEMA}|execute|set_config|_read_only|session_replication_role|query_to_xml|dblink", re.IGNORECASE
 )
@@ -56,14 +61,14 @@ def schema_change(statement: Statement) -> SchemaChange:
 
 
 def _create(statement: Statement, found: Sequence[Token], words: Sequence[str]) -> SchemaChange:
-    kinds = [word for word in words[1:4] if word.upper() in _MADE]
-    if not kinds or "temp" in words[1:4] or "temporary" in words[1:4] or "concurrently" in words[:4]:
+    made = next((word.upper() for word in words[1:] if word not in _BEFORE_KIND), "")
+    if made not in _MADE or "temp" in words[1:4] or "temporary" in words[1:4] or "concurrently" in words[:4]:
         raise NotUndoable(_KNOWN)
     if words[1:3] == ["or", "replace"]:
         raise NotUndoable(
             "OR REPLACE leaves no trace of what was there: drop it first, or give the new one another name"
         )
-    kind = "MATERIALIZED VIEW" if "materialized" in words[1:3] else kinds[0].upper()
+    kind = "MATERIALIZED VIEW" if "materialized" in words[1:3] else made
     if kind == "SCHEMA" and len(found) > 6:
         raise NotUndoable("create the schema first, and what is in it one by one")
     if kind in ("FUNCTION", "PROCEDURE"):
@@ -76,16 +81,36 @@ def _check_body(found: Sequence[Token], words: Sequence[str]) -> None:
     languages = [found[at + 1].text.lower().strip("'") for at, word in enumerate(words[:-1]) if word == "language"]
     if any(language not in ("sql", "plpgsql") for language in languages):
         raise NotUndoable("functions are possible in the languages sql and plpgsql")
+    if any(a.kind == b.kind == "string" for a, b in pairwise(found)):
+        raise NotUndoable("write the function's body as one text, not in parts")
     for token in found:
-        if token.kind == "escaped" or (token.kind == "string" and _HIDDEN.search(token.text)):
+        body = _unquoted(token.text)
+        if token.kind == "escaped" or (token.kind == "string" and _HIDDEN.search(body)):
             raise NotUndoable(
                 "what the function would do can't be seen: no EXECUTE, set_config or escape strings in it"
             )
         if token.kind == "string":
             try:
-                tokens(token.text)
+                _check_code(tokens(body))
             except NotReadable as error:
                 raise NotUndoable(f"the function's body: {error}") from error
+
+
+def _unquoted(text: str) -> str:
+    """What a text in single quotes holds; of dollar quotes the lexer has only that."""
+    start = text.find("'")
+    return text[start + 1 : -1].replace("''", "'") if start in (0, 1) and text.endswith("'") else text
+
+
+def _check_code(found: Sequence[Token]) -> None:
+    """Nothing in a body may leave what is no row: it may run where a statement is only taken for a read."""
+    named = forbidden_call(found)
+    for place, token in enumerate(found):
+        starts = place == 0 or found[place - 1].text in _STARTS
+        if token.kind == "word" and token.text in _OF_SESSION and starts:
+            named = token.text.upper()
+    if named:
+        raise NotUndoable(f"the function's body: {named} leaves effects that can't be undone")
 
 
 def _drop(statement: Statement, found: Sequence[Token], words: Sequence[str]) -> SchemaChange:

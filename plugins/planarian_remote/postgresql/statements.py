@@ -21,7 +21,7 @@ _FORBIDDEN = re.compile(
     r"setval|pg_notify|set_config|lo_\w+|loread|lowrite|dblink\w*|pg_terminate_backend|pg_cancel_backend"
     r"|pg_(try_)?advisory_\w+|pg_reload_conf|pg_rotate_logfile\w*|pg_logical_\w+|pg_create_\w+|pg_drop_\w+"
     r"|pg_replication_\w+|pg_stat_reset\w*|pg_switch_wal|pg_export_snapshot|pg_import_system_collations"
-    r"|query_to_xml\w*|cursor_to_xml\w*|ts_stat|ts_rewrite|crosstab\w*|connectby|xpath_table|pg_file_\w+"
+    r"|(query|cursor|table|schema|database)_to_xml\w*|ts_stat|ts_rewrite|crosstab\w*|connectby|xpath_table|pg_file_\w+"
     r"|pg_promote|pg_wal_\w+|brin_\w+|gin_clean_pending_list"
 )
 """The same list as planarian.forbidden_functions() (schema/04_apply.sql)."""
@@ -159,7 +159,8 @@ def _judge(found: Sequence[Token]) -> tuple[What, str]:
     if first.text == "truncate":
         return What.TRUNCATE, ""
     if first.text in ("create", "alter", "drop", "comment"):
-        return What.SCHEMA, ""
+        named = forbidden_call(found)
+        return (What.REFUSED, f"{named} leaves effects that can't be undone") if named else (What.SCHEMA, "")
     return What.REFUSED, _REASONS.get(first.text, f"{first.text.upper()[:40]} is not among the statements known here")
 
 
@@ -180,9 +181,18 @@ def _read_or_write(first: str, found: Sequence[Token]) -> What:
         return What.SCHEMA
     if first == "with" and words & _CHANGES:
         return What.ROWS
-    if any(token.kind in ("word", "quoted") and _FORBIDDEN.fullmatch(token.text) for token in found):
+    if any(map(_is_forbidden, found)):
         return What.ROWS  # where the server names what is wrong with it
     return What.READ
+
+
+def forbidden_call(found: Sequence[Token]) -> str:
+    """The first function among the tokens that may not be called, also not by a definition; empty where none is."""
+    return next((a.text for a, b in pairwise(found) if b.text == "(" and _is_forbidden(a)), "")
+
+
+def _is_forbidden(token: Token) -> bool:
+    return token.kind in ("word", "quoted") and _FORBIDDEN.fullmatch(token.text) is not None
 
 
 def _is_ours(token: Token) -> bool:

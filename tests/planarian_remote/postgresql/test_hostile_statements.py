@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import pytest
 
+from planarian_core.errors import RemoteError
 from tests.planarian_remote.postgresql.conftest import Agent, Observer
 
 pytestmark = pytest.mark.needs("postgresql")
@@ -14,6 +17,10 @@ def world(other: Observer, agent: Agent) -> Observer:
     other.run("CREATE TABLE t (id int PRIMARY KEY, n int)", "INSERT INTO t VALUES (1, 1), (2, 2)")
     agent("UPDATE t SET n = 10 WHERE id = 1")
     return other
+
+
+_FORGET = "'SELECT planar' || 'ian.forget(1, ''sb-1/db'', ''{1}'', ''1s'')'"
+"""A text that drops undo data where something runs it."""
 
 
 @pytest.mark.parametrize(
@@ -79,6 +86,25 @@ def world(other: Observer, agent: Agent) -> Observer:
         "CREATE CAST (int AS text) WITH INOUT",
         "CREATE FUNCTION f() RETURNS void LANGUAGE plpgsql AS $$ BEGIN EXECUTE 'delete from t'; END $$",
         "CREATE FUNCTION f() RETURNS void LANGUAGE sql AS $$ SELECT planarian.lock() $$",
+        f"CREATE TABLE x AS SELECT query_to_xml({_FORGET}, true, true, '')::text AS a",
+        f"CREATE TABLE x (a int CHECK (query_to_xml({_FORGET}, true, true, '') IS NOT NULL))",
+        f"ALTER TABLE t ADD COLUMN a text DEFAULT query_to_xml({_FORGET}, true, true, '')::text",
+        "SELECT table_to_xml(('plan' || 'arian.effect')::regclass, true, true, '')::text",
+        "CREATE VIEW v AS SELECT set_config('default_transaction_' || 'read_only', 'off', false) AS a",
+        "CREATE DOMAIN d AS text CHECK (set_config('default_transaction_' || 'read_only', 'off', false) = '')",
+        "CREATE FUNCTION f() RETURNS text RETURN set_config('default_transaction_' || 'read_only', 'off', false)",
+        "CREATE TABLE x AS SELECT lo_create(0) AS a",
+        "CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'SET SESSION CHARACTERISTICS AS TRANSACTION READ WRITE'",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ <<a>> BEGIN SET search_path = b; RETURN 1; END $$",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN NOTIFY x; RETURN 1; END $$",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN PERFORM setval('s', 7); RETURN 1; END $$",
+        "CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS 'BEGIN DELETE FROM plan'\n'arian.image; RETURN 1; END'",
+        "CREATE FUNCTION f() RETURNS void LANGUAGE sql AS 'DELETE FROM U&\"plan\\0061rian\".image'",
+        "CREATE RULE view AS ON DELETE TO t DO INSTEAD NOTHING",
+        "CREATE STATISTICS type ON id, n FROM t",
+        'CREATE COLLATION type FROM "C"',
+        "CREATE CAST (type AS text) WITH INOUT",
+        "CREATE EVENT TRIGGER x ON ddl_command_end EXECUTE FUNCTION f()",
         "",
         ";",
         "-- only a comment",
@@ -120,6 +146,37 @@ def test_code_of_others_is_watched(agent: Agent, world: Observer, name: str, bod
     before = [*world.text("t"), *world.text("planarian.image")]
     agent.refused(statement)
     assert [*world.text("t"), *world.text("planarian.image")] == before
+    agent.undo()
+    assert world.text("t") == ["(1,1)", "(2,2)"]
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "DELETE FROM planarian.image",
+        "UPDATE planarian.effect SET state = 'undone'",
+        "TRUNCATE planarian.image",
+        "DROP TABLE planarian.image",
+        "DROP FUNCTION planarian.transform(bigint[], bigint[])",
+        "PERFORM lo_create(0)",
+        'CREATE COLLATION made FROM "C"',
+        "PERFORM planarian.forget(planarian.version(), 'sb-1/db', '{1}', '1s')",
+    ],
+)
+def test_code_that_a_definition_runs_is_watched(agent: Agent, world: Observer, body: str) -> None:
+    world.run(f"CREATE FUNCTION f() RETURNS int LANGUAGE plpgsql AS $$ BEGIN {body}; RETURN 1; END $$")
+    with suppress(RemoteError):
+        assert agent.result("CREATE TABLE made_by_it AS SELECT f() AS a").get("isError")
+    assert len(agent.effects) == 1
+    agent.undo()
+    assert world.text("t") == ["(1,1)", "(2,2)"]
+
+
+def test_functions_that_only_change_rows_can_be_made(agent: Agent, world: Observer) -> None:
+    agent("CREATE FUNCTION f(a int) RETURNS int LANGUAGE plpgsql AS 'BEGIN UPDATE t SET n = a; RETURN 1; END'")
+    agent("CREATE FUNCTION g() RETURNS trigger LANGUAGE plpgsql AS $$BEGIN NEW.n = 5; RETURN NEW; END$$")
+    agent("SELECT f(7)")
+    assert world.text("t") == ["(1,7)", "(2,7)"]
     agent.undo()
     assert world.text("t") == ["(1,1)", "(2,2)"]
 

@@ -48,7 +48,7 @@ CREATE FUNCTION planarian.forbidden_functions() RETURNS text IMMUTABLE LANGUAGE 
     SELECT 'setval|pg_notify|set_config|lo_[a-z0-9_]+|loread|lowrite|dblink[a-z0-9_]*|pg_terminate_backend|pg_cancel_backend|'
            'pg_(try_)?advisory_[a-z0-9_]+|pg_reload_conf|pg_rotate_logfile[a-z0-9_]*|pg_logical_[a-z0-9_]+|pg_create_[a-z0-9_]+|pg_drop_[a-z0-9_]+|'
            'pg_replication_[a-z0-9_]+|pg_stat_reset[a-z0-9_]*|pg_switch_wal|pg_export_snapshot|pg_import_system_collations|'
-           'query_to_xml[a-z0-9_]*|cursor_to_xml[a-z0-9_]*|ts_stat|ts_rewrite|crosstab[a-z0-9_]*|connectby|xpath_table|pg_file_[a-z0-9_]+|'
+           '(query|cursor|table|schema|database)_to_xml[a-z0-9_]*|ts_stat|ts_rewrite|crosstab[a-z0-9_]*|connectby|xpath_table|pg_file_[a-z0-9_]+|'
            'pg_promote|pg_wal_[a-z0-9_]+|brin_[a-z0-9_]+|gin_clean_pending_list'
 $$;
 

@@ -54,6 +54,28 @@ CREATE FUNCTION planarian.definitions() RETURNS SETOF text LANGUAGE sql STABLE S
     SELECT concat_ws('|', 'inherits', i.inhrelid::regclass, i.inhparent::regclass, i.inhseqno) FROM pg_inherits i
     UNION ALL
     SELECT concat_ws('|', 'published', r.prpubid, r.prrelid::regclass) FROM pg_publication_rel r
+    UNION ALL
+    SELECT * FROM planarian.other_definitions()
+$$;
+
+-- What no statement that is known to be undone makes or drops, but a function that it calls could; and our own.
+CREATE FUNCTION planarian.other_definitions() RETURNS SETOF text LANGUAGE sql STABLE
+SET search_path = pg_catalog, pg_temp AS $$
+    SELECT concat_ws('|', 'other', o.class::regclass, o.oid, o.xmin) FROM (
+        SELECT tableoid AS class, oid, xmin FROM pg_cast WHERE oid >= 16384
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_operator WHERE oid >= 16384
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_collation WHERE oid >= 16384
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_statistic_ext
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_largeobject_metadata
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_default_acl
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_extension
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_event_trigger
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_publication
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_ts_config WHERE oid >= 16384
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_ts_dict WHERE oid >= 16384
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_class WHERE relnamespace = 'planarian'::regnamespace AND relkind IN ('r', 'S')
+        UNION ALL SELECT tableoid, oid, xmin FROM pg_proc WHERE pronamespace = 'planarian'::regnamespace
+    ) o
 $$;
 
 CREATE FUNCTION planarian.relation_line(c pg_catalog.pg_class) RETURNS text LANGUAGE sql STABLE

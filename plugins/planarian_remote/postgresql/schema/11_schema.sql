@@ -177,6 +177,14 @@ BEGIN
     IF FOUND THEN
         PERFORM planarian.refuse(format('it also changes rows of %s', v_table));
     END IF;
+    IF EXISTS (
+        SELECT FROM jsonb_each_text(planarian.counters()) a
+        WHERE a.key <> 'catalogs' AND a.value IS DISTINCT FROM coalesce(p_counters ->> a.key, '0')
+          AND a.key::oid <> 'planarian.aside'::regclass
+          AND a.key::oid IN (SELECT c.oid FROM pg_class c WHERE c.relnamespace = 'planarian'::regnamespace)
+    ) THEN
+        PERFORM planarian.refuse('the schema planarian holds undo data and is not for others');
+    END IF;
     IF v_after = p_before THEN
         RETURN;
     END IF;
