@@ -76,7 +76,13 @@ class DirectTarget:
                 code="extra-missing",
                 remedy="pip install 'planarian[sql]'",
             ) from error
-        given = psycopg.conninfo.conninfo_to_dict(self._dsn)
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(self._dsn)
+        except psycopg.Error:  # its text, and so its cause, would show parts of a password
+            raise ConfigurationError(
+                "the dsn is no connection string that PostgreSQL reads",
+                remedy="in a URL write special characters as %XX; in key=value pairs put 'quotes' around spaces",
+            ) from None
         options = f"{given.get('options') or ''} {_READ_ONLY if tool == READ_TOOL else ''}".strip()
         try:
             made = psycopg.connect(

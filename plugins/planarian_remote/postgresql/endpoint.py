@@ -18,8 +18,10 @@ def shown_dsn(dsn: str) -> str:
 
 
 def shown_server(server: TargetServer) -> str:
-    """The address, or the command's first words."""
+    """The address, or the command's first words up to an option that may hold a secret."""
     if server.url:
         parts = urlsplit(server.url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}{parts.path}"
-    return " ".join(server.command[:3])
+    words = server.command[:3]
+    risky = (at for at, word in enumerate(words) if word.startswith("--") or "=" in word or "://" in word)
+    return " ".join(words[: next(risky, len(words))])
