@@ -27,7 +27,7 @@ _OWN_NAMES = frozenset({log.TABLE, f"sqlite_autoindex_{log.TABLE}_1"})
 
 @dataclass(frozen=True)
 class Answer:
-    """What a statement returned: columns as (name, declared type), rows, and how many rows DML changed."""
+    """What a statement returned: columns as (name, declared type), rows, and how many rows it changed (-1: definitions)."""
 
     columns: tuple[tuple[str, str | None], ...] = ()
     rows: tuple[tuple[Value, ...], ...] = ()
@@ -119,7 +119,7 @@ def _execute(file: DatabaseFile, link: Link, sql: str, tracer: apsw.ExecTracer) 
         cursor.execute(sql, can_cache=False)
         rows = tuple(cursor)
         changed = link.connection.changes() if link.connection.total_changes() != before else 0
-        return Answer(tuple(columns), rows, changed)
+        return Answer(tuple(columns), rows, -1 if link.judge.defines else changed)
     except apsw.Error as error:
         raise _cause(file, link, error) from error
     finally:
