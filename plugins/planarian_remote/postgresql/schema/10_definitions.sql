@@ -11,24 +11,24 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 CREATE FUNCTION planarian.definitions() RETURNS SETOF text LANGUAGE sql STABLE SET search_path = pg_catalog, pg_temp AS $$
-    SELECT concat_ws('|', 'schema', n.nspname, n.nspowner, n.nspacl, obj_description(n.oid, 'pg_namespace'))
-    FROM pg_namespace n WHERE planarian.is_theirs(n.oid)
+    WITH theirs AS (SELECT * FROM pg_namespace WHERE nspname !~ '^(planarian|pg_|information_schema$)')
+    SELECT concat_ws('|', 'schema', t.nspname, t.nspowner, t.nspacl, obj_description(t.oid, 'pg_namespace')) FROM theirs t
     UNION ALL
-    SELECT planarian.relation_line(c) FROM pg_class c WHERE planarian.is_theirs(c.relnamespace)
+    SELECT planarian.relation_line(c) FROM pg_class c WHERE c.relnamespace IN (SELECT oid FROM theirs)
     UNION ALL
     SELECT planarian.column_line(a) FROM pg_class c JOIN pg_attribute a ON a.attrelid = c.oid
-    WHERE planarian.is_theirs(c.relnamespace) AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind NOT IN ('i', 'I', 't')
+    WHERE c.relnamespace IN (SELECT oid FROM theirs) AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind NOT IN ('i', 'I', 't')
     UNION ALL
     SELECT concat_ws('|', 'constraint', k.conrelid::regclass, k.contypid::regtype, k.conname, pg_get_constraintdef(k.oid),
                      obj_description(k.oid, 'pg_constraint'))
-    FROM pg_constraint k WHERE planarian.is_theirs(k.connamespace)
+    FROM pg_constraint k WHERE k.connamespace IN (SELECT oid FROM theirs)
     UNION ALL
     SELECT concat_ws('|', 'trigger', pg_get_triggerdef(t.oid), t.tgenabled, obj_description(t.oid, 'pg_trigger'))
     FROM pg_trigger t JOIN pg_class c ON c.oid = t.tgrelid
-    WHERE planarian.is_theirs(c.relnamespace) AND NOT t.tgisinternal AND t.tgname <> 'planarian_capture'
+    WHERE c.relnamespace IN (SELECT oid FROM theirs) AND NOT t.tgisinternal AND t.tgname <> 'planarian_capture'
     UNION ALL
     SELECT concat_ws('|', 'rule', pg_get_ruledef(w.oid), w.ev_enabled)
-    FROM pg_rewrite w JOIN pg_class c ON c.oid = w.ev_class WHERE planarian.is_theirs(c.relnamespace)
+    FROM pg_rewrite w JOIN pg_class c ON c.oid = w.ev_class WHERE c.relnamespace IN (SELECT oid FROM theirs)
     UNION ALL
     SELECT concat_ws('|', 'policy', p.polrelid::regclass, p.polname, p.polcmd, p.polpermissive, p.polroles,
                      pg_get_expr(p.polqual, p.polrelid), pg_get_expr(p.polwithcheck, p.polrelid))
@@ -37,19 +37,19 @@ CREATE FUNCTION planarian.definitions() RETURNS SETOF text LANGUAGE sql STABLE S
     SELECT concat_ws('|', 'function', p.oid::regprocedure, p.proowner, p.proacl, p.prokind,
                      CASE WHEN p.prokind IN ('f', 'p', 'w') THEN pg_get_functiondef(p.oid) END,
                      obj_description(p.oid, 'pg_proc'))
-    FROM pg_proc p WHERE planarian.is_theirs(p.pronamespace)
+    FROM pg_proc p WHERE p.pronamespace IN (SELECT oid FROM theirs)
     UNION ALL
     SELECT concat_ws('|', 'type', t.oid::regtype, t.typtype, t.typowner, t.typacl, t.typbasetype::regtype, t.typtypmod,
                      t.typnotnull, t.typdefault, t.typcollation, obj_description(t.oid, 'pg_type'),
                      (SELECT string_agg(concat(e.enumsortorder, e.enumlabel), ',' ORDER BY e.enumsortorder)
                       FROM pg_enum e WHERE e.enumtypid = t.oid))
-    FROM pg_type t WHERE planarian.is_theirs(t.typnamespace)
+    FROM pg_type t WHERE t.typnamespace IN (SELECT oid FROM theirs)
     UNION ALL
     SELECT concat_ws('|', 'sequence', s.seqrelid::regclass, s.seqtypid, s.seqstart, s.seqincrement, s.seqmax, s.seqmin,
                      s.seqcache, s.seqcycle,
                      (SELECT string_agg(concat(d.refobjid::regclass, d.refobjsubid, d.deptype), ',') FROM pg_depend d
                       WHERE d.classid = 'pg_class'::regclass AND d.objid = s.seqrelid AND d.refobjsubid > 0))
-    FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid WHERE planarian.is_theirs(c.relnamespace)
+    FROM pg_sequence s JOIN pg_class c ON c.oid = s.seqrelid WHERE c.relnamespace IN (SELECT oid FROM theirs)
     UNION ALL
     SELECT concat_ws('|', 'inherits', i.inhrelid::regclass, i.inhparent::regclass, i.inhseqno) FROM pg_inherits i
     UNION ALL
@@ -78,8 +78,8 @@ SET search_path = pg_catalog, pg_temp AS $$
     ) o
 $$;
 
-CREATE FUNCTION planarian.relation_line(c pg_catalog.pg_class) RETURNS text LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp AS $$
+-- These two have no settings of their own, so that they are inlined: they are called for every row of a catalog.
+CREATE FUNCTION planarian.relation_line(c pg_catalog.pg_class) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT concat_ws('|', 'relation', CASE WHEN c.relkind = 't' THEN 'toast' ELSE c.oid::regclass::text END, c.relkind,
                      c.relpersistence, c.relowner, c.relacl, c.reloptions, c.relrowsecurity, c.relforcerowsecurity,
                      c.relreplident, c.reltablespace, c.relam, obj_description(c.oid, 'pg_class'),
@@ -88,8 +88,7 @@ SET search_path = pg_catalog, pg_temp AS $$
                       FROM pg_index i WHERE i.indexrelid = c.oid AND c.relkind <> 't'))
 $$;
 
-CREATE FUNCTION planarian.column_line(a pg_catalog.pg_attribute) RETURNS text LANGUAGE sql STABLE
-SET search_path = pg_catalog, pg_temp AS $$
+CREATE FUNCTION planarian.column_line(a pg_catalog.pg_attribute) RETURNS text LANGUAGE sql STABLE AS $$
     SELECT concat_ws('|', 'column', a.attrelid::regclass,
                      (SELECT count(*) FROM pg_attribute b
                       WHERE b.attrelid = a.attrelid AND b.attnum BETWEEN 1 AND a.attnum AND NOT b.attisdropped),
