@@ -107,7 +107,9 @@ class RequestServer:
 
     def _rollback(self, options: argparse.Namespace, request: AgentRequest) -> AgentReply:
         statepoint = self._planarian.resolve(self._sandbox, options.statepoint)
-        self._planarian.statepoints.check_rollback(self._sandbox.record, statepoint)
+        # Alone: a remote call that is under way would be taken for one that a dead proxy left, and settled.
+        with self._held.upgraded(self._planarian.config.lock_timeout):
+            self._planarian.statepoints.check_rollback(self._sandbox.record, statepoint)
         self._rollback_to = statepoint.id
         return AgentReply(ends_call=True)
 

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from planarian_core import Planarian, hookimpl
+from planarian_core.agent_requests import RequestServer
 from planarian_core.errors import (
     CompensationConflict,
     CompensationError,
@@ -18,6 +19,7 @@ from planarian_core.errors import (
     LineageError,
     RemoteError,
 )
+from planarian_core.interfaces.sandboxes import AgentRequest
 from planarian_core.model import CallClass, EffectState, RemoteEffect
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
@@ -278,6 +280,33 @@ def test_a_snapshot_waits_for_a_call_that_is_under_way(planarian: Planarian, box
         go_on.set()
         calling.join(30)
         assert taken.result(30).remote[0].position == "1"
+
+
+def test_a_rollback_asked_for_inside_waits_for_a_call_that_is_under_way(
+    planarian: Planarian, box: Sandbox, store: Path
+) -> None:
+    point = planarian.snapshot(box)
+    entered, go_on = threading.Event(), threading.Event()
+
+    class Slow(KeyValueTarget):
+        def call(self, tool: str, arguments: object) -> dict[str, object]:
+            entered.set()
+            assert go_on.wait(30)
+            return {"content": [{"type": "text", "text": "slow"}]}
+
+    session = planarian.remote_session(box, "store", approve_all=True)
+    calling = threading.Thread(target=session.call, args=("send", {"text": "x"}, Slow(store)))
+    calling.start()
+    assert entered.wait(30)
+    with planarian.sandboxes.hold(box.id, exclusive=False) as held, ThreadPoolExecutor(1) as pool:
+        asked = AgentRequest(("rollback", point.id), ())
+        answered = pool.submit(RequestServer(planarian, box, held).handle, asked)
+        done, _ = wait([answered], 0.3)
+        assert not done
+        assert [e.state for e in planarian.effects(box)] == [EffectState.SENT], "the call isn't taken for a dead one's"
+        go_on.set()
+        calling.join(30)
+        assert "can't be undone" in answered.result(30).stderr
 
 
 def test_an_unknown_service_is_named(planarian: Planarian, box: Sandbox) -> None:
