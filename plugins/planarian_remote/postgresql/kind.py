@@ -130,6 +130,12 @@ class PostgresKind:
                     f"{self.name} refused it: {error.message}", code="call-refused", state="nothing was changed"
                 ) from error
             return CallOutcome(error.result, EffectState.VOID, _line(statement))
+        if answer["state"] == EffectState.VOID:
+            raise RemoteError(
+                f"{self.name}: the call was given up before it was made",
+                code="call-refused",
+                state="nothing was changed",
+            )
         rows = f"planarian.result({db.written(self._owner)}, {effect.number})"
         return CallOutcome(
             self._shown(answer, result, target, rows, call), EffectState(answer["state"]), _line(statement)

@@ -260,3 +260,14 @@ def test_effects_are_those_of_the_sandbox(make_agent: Make, world: Observer) -> 
     with pytest.raises(CompensationError):
         stranger.kind.move([effect], [], stranger.target, lambda effect, state: None)
     assert world.text("t")[0] == "(1,0)"
+
+
+def test_a_call_that_was_given_up_does_not_look_made(agent: Agent, other: Observer) -> None:
+    other.run("CREATE TABLE t (a int)")
+    call = RemoteCall("execute_sql", {"sql": "INSERT INTO t VALUES (1)"})
+    effect = agent.effect(call, 7)
+    assert agent.kind.settle(effect, agent.target).state is EffectState.VOID
+    with pytest.raises(RemoteError) as caught:
+        agent.kind.run(call, effect, agent.target)
+    assert (caught.value.code, caught.value.state) == ("call-refused", "nothing was changed")
+    assert other.text("t") == []
