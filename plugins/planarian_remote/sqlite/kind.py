@@ -6,6 +6,7 @@ file. See ``docs/sqlite.md``.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cached_property
@@ -17,11 +18,12 @@ from planarian_core.interfaces import CallOutcome, Moved, ServiceKind, TargetSer
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict
 from planarian_remote.configuration import Table
 from planarian_remote.sqlite.settings import Settings, read_settings
-from planarian_remote.sqlite.target import OwnTools
+from planarian_remote.sqlite.target import OwnTools, ServersTools
 
 if TYPE_CHECKING:
     from planarian_remote.sqlite.engine import Engine
 
+_SURROGATE = re.compile("[\ud800-\udfff]")
 _COMPENSABLE = "undone exactly, by the rows and definitions that it changed"
 
 
@@ -58,10 +60,15 @@ class SqliteKind:
         return engine
 
     def connect(self) -> ToolTarget:
-        if self.server is None:
+        server = self.server
+        if server is None:
             return OwnTools(self.settings)
-        target: ToolTarget = import_module("planarian_remote.mcp_target").open_target(self.server)
-        return target
+
+        def open_it() -> ToolTarget:
+            target: ToolTarget = import_module("planarian_remote.mcp_target").open_target(server)
+            return target
+
+        return ServersTools(open_it)
 
     # --- what calls are ---
 
@@ -77,6 +84,8 @@ class SqliteKind:
         argument = self.settings.tools[call.tool]
         if argument and not isinstance(call.arguments.get(argument), str):
             return Verdict(CallClass.REFUSED, f"the argument {argument!r} must be text")
+        if argument and _SURROGATE.search(call.arguments[argument]):
+            return Verdict(CallClass.REFUSED, "half of a surrogate pair is no text that a database can hold")
         return self._engine.classify(call.tool, call.arguments.get(argument, ""))
 
     # --- making them ---

@@ -1,12 +1,12 @@
-"""A service without a server: the tool that takes SQL is offered here."""
+"""The tools: offered here where there is no server; else its own, and it is only started where it is really asked."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from planarian_core.errors import RemoteError
-from planarian_core.interfaces import ToolResult
+from planarian_core.interfaces import ToolResult, ToolTarget
 from planarian_remote.sqlite.settings import Settings
 
 
@@ -41,3 +41,27 @@ class OwnTools:
 
     def close(self) -> None:
         """Nothing is held."""
+
+
+class ServersTools:
+    """The server's tools, connected to at first use: settling and compensating need the file alone."""
+
+    def __init__(self, connect: Callable[[], ToolTarget]) -> None:
+        self._connect = connect
+        self._target: ToolTarget | None = None
+
+    def _connected(self) -> ToolTarget:
+        if self._target is None:
+            self._target = self._connect()
+        return self._target
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        return self._connected().call(tool, arguments)
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        return self._connected().tools()
+
+    def close(self) -> None:
+        target, self._target = self._target, None
+        if target is not None:
+            target.close()

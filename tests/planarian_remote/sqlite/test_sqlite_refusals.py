@@ -59,6 +59,7 @@ def served(database: ServedDatabase) -> ServedDatabase:
         "CREATE TABLE planarian_mine (a)",
         "CREATE VIEW Planarian_View AS SELECT 1",
         "CREATE VIEW x AS SELECT * FROM Planarian_Effects",
+        "INSERT INTO t VALUES (3, '\ud800')",
         "CREATE TRIGGER x AFTER INSERT ON t BEGIN UPDATE \"planarian_effects\" SET state = 'undone'; END",
         "CREATE TABLE x (a REFERENCES planarian_effects (id) ON DELETE CASCADE)",
         "CREATE VIRTUAL TABLE x USING fts5(images, content='planarian_effects')",
