@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
+from secrets import token_hex
 from typing import Any, Protocol, TypeVar
 
 import anyio
@@ -23,6 +24,9 @@ T = TypeVar("T")
 _UNKNOWN_END = "the call may have had its effect; the next call, snapshot or rollback finds out"
 _APPROVE = "planarian/approve"
 _PATIENCE = 300.0
+_MOST_ASKED = 1000
+_asked: dict[str, bool] = {}
+"""The states of questions to harnesses of 2026 that were not answered yet, oldest first."""
 
 
 class Harness(Protocol):
@@ -89,9 +93,14 @@ class ToolCall:
         request = {"method": "elicitation/create", "params": approval_request(effect)}
         if not self.harness.modern:
             return approved(self.wait_for(self._elicit(request)))
-        state = f"{_APPROVE} {RemoteCall(self.name, self.arguments).digest}"
-        if self._state == state and _APPROVE in self._answers:
+        wanted = f"{_APPROVE} {RemoteCall(self.name, self.arguments).digest} "
+        given = self._state if isinstance(self._state, str) and self._state.startswith(wanted) else ""
+        if _APPROVE in self._answers and _asked.pop(given, False):  # good for one call: a request may come twice
             return approved(self._answers[_APPROVE])
+        state = f"{wanted}{token_hex(16)}"
+        _asked[state] = True
+        while len(_asked) > _MOST_ASKED:
+            _asked.pop(next(iter(_asked)), None)
         raise NeedsInput({"resultType": "input_required", "inputRequests": {_APPROVE: request}, "requestState": state})
 
     def wait_for(self, coroutine: Coroutine[Any, Any, T]) -> T:
