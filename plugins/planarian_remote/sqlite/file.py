@@ -98,6 +98,15 @@ class DatabaseFile:
             self._reader = Link(self.path, self.settings, writes=False)
         return self._reader
 
+    def readable(self) -> Link:
+        """The reader, after what a killed writer left half done was taken back: that needs a connection that writes."""
+        link, probe = self.reader(), "SELECT 1 FROM main.sqlite_schema LIMIT 1"
+        try:
+            link.connection.execute(probe).fetchall()
+        except (apsw.ReadOnlyError, apsw.CantOpenError):
+            self.writer().connection.execute(probe).fetchall()
+        return link
+
     def writer(self) -> Writer:
         self._follow()
         if self._writer is None:

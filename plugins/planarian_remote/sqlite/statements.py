@@ -27,7 +27,7 @@ _OWN_NAMES = frozenset({log.TABLE, f"sqlite_autoindex_{log.TABLE}_1"})
 
 @dataclass(frozen=True)
 class Answer:
-    """What a statement returned: columns as (name, declared type), rows, and how many rows it changed (-1: definitions)."""
+    """What a statement returned: columns as (name, declared type), rows, how many rows it changed (-1: definitions)."""
 
     columns: tuple[tuple[str, str | None], ...] = ()
     rows: tuple[tuple[Value, ...], ...] = ()
@@ -52,7 +52,7 @@ def read(file: DatabaseFile, sql: str) -> Answer:
         StatementError, Trouble
     """
     with translated(file.path):
-        link = file.reader()
+        link = file.readable()
         answer = _execute(file, link, sql, link.judge.only_reads)
         if link.judge.reads_schema:
             rows = tuple(row for row in answer.rows if not _OWN_NAMES.intersection(map(str, row)))

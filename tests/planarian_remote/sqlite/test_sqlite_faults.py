@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -126,6 +127,28 @@ def test_a_full_disk(make_database: Callable[..., ServedDatabase], small_disk: P
     assert served.contents() == first
     served.other.close(True)
     served.service.forget(SANDBOX)
+
+
+_KILLED = """
+import apsw, os, sys
+connection = apsw.Connection(sys.argv[1])
+connection.execute("PRAGMA cache_size = 5; BEGIN; UPDATE t SET b = 'half'")
+for number in range(10, 2000):
+    connection.execute("INSERT INTO t VALUES (?, randomblob(200))", (number,))
+os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("journal", ["DELETE", "WAL"])
+def test_a_read_after_another_writer_was_killed(make_database: Callable[..., ServedDatabase], journal: str) -> None:
+    """What it left half done is taken back first, also where the next one only reads."""
+    served = make_database()
+    served.script(f"PRAGMA journal_mode = {journal}")
+    served.script(_SCHEMA)
+    served.other.close(True)
+    assert subprocess.run([sys.executable, "-c", _KILLED, str(served.path)], check=False).returncode == -9
+    assert os.path.exists(f"{served.path}{'-wal' if journal == 'WAL' else '-journal'}")
+    assert served.call("SELECT * FROM t")["structuredContent"]["rows"] == [[1, "one"]]
 
 
 # --- calls whose end nobody saw ---
