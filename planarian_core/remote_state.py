@@ -125,7 +125,7 @@ class RemoteState:
         """Whether a position taken while its service was not configured asks for nothing: the service still isn't, and
         nothing was done since; or it has versions, and that position holds none.
         """
-        if position.details:
+        if position.endpoint or position.details:  # it was configured then
             return False
         if service is None:
             return position.position == str(self._registry.effects.position(record.id, position.service))
