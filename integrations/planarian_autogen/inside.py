@@ -2,43 +2,14 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from functools import partial
 from typing import Annotated, Literal
 
 from planarian_autogen.environment import Environment
 from planarian_autogen.turns import in_thread
+from planarian_core import inside_files
 
 _OUTPUT = 30_000
-_READ = """
-import sys
-path, first, count = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
-with open(path, encoding="utf-8", errors="replace") as file:
-    for number, line in enumerate(file, 1):
-        if number >= first + count:
-            break
-        if number >= first:
-            print(f"{number}\\t{line.rstrip(chr(10))}")
-"""
-_WRITE = """
-import os, sys
-path = sys.argv[1]
-os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
-with open(path, "wb") as file:
-    file.write(sys.stdin.buffer.read())
-"""
-_EDIT = """
-import json, sys
-path, change = sys.argv[1], json.load(sys.stdin)
-with open(path, encoding="utf-8", newline="") as file:
-    text = file.read()
-found = text.count(change["old"])
-if found != 1:
-    sys.exit(f"the text to replace occurs {found} times in {path}; it must occur once")
-with open(path, "w", encoding="utf-8", newline="") as file:
-    file.write(text.replace(change["old"], change["new"]))
-"""
 
 Path = Annotated[str, "Relative to the workspace, or absolute"]
 Reference = Annotated[str, "A statepoint of the ledger: its id or its name"]
@@ -61,18 +32,15 @@ class Inside:
         self._environment = environment
         self._timeout = timeout
 
-    async def _run(self, command: str | Sequence[str], stdin: str = "") -> str:
-        done = await self._environment.run(command, stdin=stdin, timeout=self._timeout, output_limit=_OUTPUT)
+    async def bash(self, command: Annotated[str, "A bash command line or script"]) -> str:
+        """Run a bash command in the workspace. Background processes go on running."""
+        done = await self._environment.run(command, timeout=self._timeout, output_limit=_OUTPUT)
         output = "\n".join(part for part in (done.stdout.rstrip("\n"), done.stderr.rstrip("\n")) if part)
         if done.timed_out:
             raise CommandFailed(f"{output}\n(ended: it took longer than {self._timeout:g} seconds)".lstrip())
         if done.exit_code:
             raise CommandFailed(f"{output}\n(exit code {done.exit_code})".lstrip())
-        return output
-
-    async def bash(self, command: Annotated[str, "A bash command line or script"]) -> str:
-        """Run a bash command in the workspace. Background processes go on running."""
-        return await self._run(command) or "(no output)"
+        return output or "(no output)"
 
     async def read_file(
         self,
@@ -81,11 +49,14 @@ class Inside:
         lines: Annotated[int, "How many lines at most"] = 500,
     ) -> str:
         """Read lines of a text file, numbered."""
-        return await self._run(["python3", "-c", _READ, path, str(first_line), str(lines)]) or "(nothing there)"
+        async with self._environment.turn() as sandbox:
+            found = await in_thread(partial(inside_files.read_lines, sandbox, path, first_line, lines))
+        return found.numbered() or "(nothing there)"
 
     async def write_file(self, path: Path, content: Annotated[str, "The whole content"]) -> str:
         """Write a file, whole. Directories are made."""
-        await self._run(["python3", "-c", _WRITE, path], content)
+        async with self._environment.turn() as sandbox:
+            await in_thread(partial(inside_files.write_text, sandbox, path, content))
         return f"{path} written"
 
     async def edit_file(
@@ -95,7 +66,8 @@ class Inside:
         new: Annotated[str, "What takes its place"],
     ) -> str:
         """Replace a text that occurs exactly once in a file."""
-        await self._run(["python3", "-c", _EDIT, path], json.dumps({"old": old, "new": new}))
+        async with self._environment.turn() as sandbox:
+            await in_thread(partial(inside_files.replace_text, sandbox, path, old, new))
         return f"{path} changed"
 
 
