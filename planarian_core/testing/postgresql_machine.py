@@ -74,6 +74,7 @@ class SqlMachine(RuleBasedStateMachine):
         self.log: list[str] = []
         self.kept: list[Kept] = []
         self.foreign: RowCounts = {}
+        self.shapes: dict[str, set[str]] = {}
         self._open: list[Callable[[], None]] = []
         self.totals.examples += 1
 
@@ -160,7 +161,7 @@ class SqlMachine(RuleBasedStateMachine):
         kept = self.kept[number]
         self.log.append(f"-- to statepoint {number}")
         self.totals.rollbacks += 1
-        wanted = self._with_foreign(kept)
+        wanted, unknown = self._with_foreign(kept)
         try:
             self.planarian.rollback(self.sandbox, kept.statepoint)
         except CompensationError as error:
@@ -172,7 +173,8 @@ class SqlMachine(RuleBasedStateMachine):
         self.check(wanted is not None, "the rollback passed over rows that another writer had changed")
         found = self.contents.dump()
         if wanted is not None:
-            self.check(_counts(found) == wanted, "not the rows of the statepoint")
+            rows = {table: counts for table, counts in _counts(found).items() if table not in unknown}
+            self.check(rows == wanted, "not the rows of the statepoint")
         if not _differ(self.foreign, kept.foreign):
             self.check(found == kept.dump, "\n".join(differences(kept.dump, found)))
         self.check(found.schema == kept.dump.schema, "\n".join(differences(kept.dump, found)))
@@ -184,18 +186,21 @@ class SqlMachine(RuleBasedStateMachine):
         self.rollback(at)
         self.rollback(then)
 
-    def _with_foreign(self, kept: Kept) -> RowCounts | None:
-        """The rows of a statepoint with what the other writer has changed since; None where that isn't possible."""
-        rows = _counts(kept.dump)
-        for table in self.foreign.keys() | kept.foreign.keys():
+    def _with_foreign(self, kept: Kept) -> tuple[RowCounts | None, set[str]]:
+        """The rows of a statepoint with what the other writer has changed since; None where that isn't possible. And
+        the tables of which it can't be said, as they had other columns when it wrote: a row's text was another.
+        """
+        unknown = {table for table, shapes in self.shapes.items() if shapes != {_shape(kept.dump, table)}}
+        rows = {table: counts for table, counts in _counts(kept.dump).items() if table not in unknown}
+        for table in (self.foreign.keys() | kept.foreign.keys()) - unknown:
             since = Counter(self.foreign.get(table, Counter()))
             since.subtract(kept.foreign.get(table, Counter()))
             counts = rows.setdefault(table, Counter())
             counts.update(since)
             if min(counts.values(), default=0) < 0:
-                return None
+                return None, unknown
             rows[table] = +counts
-        return {table: counts for table, counts in rows.items() if counts}
+        return {table: counts for table, counts in rows.items() if counts}, unknown
 
     # --- the other writer ---
 
@@ -228,6 +233,8 @@ class SqlMachine(RuleBasedStateMachine):
         before, self.now = _counts(self.now), self.contents.dump()
         after = _counts(self.now)
         for table in before.keys() | after.keys():
+            if after.get(table) != before.get(table):
+                self.shapes.setdefault(table, set()).add(_shape(self.now, table))
             counts = self.foreign.setdefault(table, Counter())
             counts.update(after.get(table, Counter()))
             counts.subtract(before.get(table, Counter()))
@@ -248,6 +255,10 @@ def _counts(dump: Dump) -> RowCounts:
     """The machine's tables are small: every row is in a dump."""
     assert all(rows.count == len(rows.texts) for rows in dump.tables.values())
     return {table: Counter(rows.texts) for table, rows in dump.tables.items() if rows.count}
+
+
+def _shape(dump: Dump, table: str) -> str:
+    return "\n".join(line for line in dump.schema if line.startswith(f"column {table} #"))
 
 
 def _copied(counts: RowCounts) -> RowCounts:
