@@ -75,8 +75,9 @@ def run(file: DatabaseFile, sql: str, effect: Effect) -> Answer:
             _refuse_half(writer, reader, settings)
             raise
         encoded = None if images.empty else _proven(writer, images, settings)
+        summary = images.summary()
         try:
-            log.add(writer.connection, effect, EffectState.APPLIED, images.summary(), encoded)
+            log.add(writer.connection, effect, EffectState.APPLIED, summary, encoded)
         except apsw.ConstraintError as error:
             raise Refused("the effect was given up meanwhile") from error
         reach("sqlite.written")
@@ -85,7 +86,7 @@ def run(file: DatabaseFile, sql: str, effect: Effect) -> Answer:
         except apsw.ConstraintError as error:  # a deferred foreign key
             raise StatementError(error) from error
         reach("sqlite.committed")
-        return Answer(answer.columns, answer.rows, answer.changes, images.summary())
+        return Answer(answer.columns, answer.rows, answer.changes, summary)
 
 
 def _captured(file: DatabaseFile, writer: Writer, reader: Link, sql: str) -> tuple[Answer, Images]:
