@@ -53,7 +53,8 @@ class Engine:
         except statements.StatementError as error:
             summary = f"{effect.summary}: {error.message}"[:300]
             return CallOutcome(self._style.failure(error), EffectState.VOID, summary)
-        return CallOutcome(self._style.answer(tool, answer), EffectState.APPLIED, answer.summary)
+        state = EffectState.APPLIED if answer.summary else EffectState.VOID
+        return CallOutcome(self._style.answer(tool, answer), state, answer.summary)
 
     def settle(self, effect: Effect) -> tuple[EffectState, str]:
         """What the database holds of an effect; where it holds nothing, from now on it never will."""

@@ -156,6 +156,7 @@ class Judge:
         if action in _TEMPORARY:
             return "temporary objects are no part of the database"
         if action == apsw.SQLITE_PRAGMA:
+            self.reads_schema = True
             allowed = one in _PRAGMAS and not is_own(two) and (two is None or one in _WITH_ARGUMENT)
             return "" if allowed else f"PRAGMA {one}{'' if two is None else f' = {two}'} is not allowed"
         if action == apsw.SQLITE_FUNCTION:

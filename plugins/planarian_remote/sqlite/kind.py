@@ -17,7 +17,7 @@ from planarian_core.errors import CompensationConflict, CompensationError, Confi
 from planarian_core.interfaces import CallOutcome, Moved, ServiceKind, TargetServer, ToolResult, ToolTarget
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict
 from planarian_remote.configuration import Table
-from planarian_remote.sqlite.settings import Settings, read_settings
+from planarian_remote.sqlite.settings import READ_TOOLS, Settings, read_settings
 from planarian_remote.sqlite.target import OwnTools, ServersTools
 
 if TYPE_CHECKING:
@@ -73,6 +73,8 @@ class SqliteKind:
     # --- what calls are ---
 
     def describe(self, tool: str, annotations: Mapping[str, Any]) -> Verdict:
+        if self.settings.style == "mcp-server-sqlite" and tool in READ_TOOLS:
+            return Verdict(CallClass.READ_ONLY, "it is run on a connection that can't write")
         if tool in self.settings.tools:
             return Verdict(CallClass.COMPENSABLE, f"reads are told apart; a change is {_COMPENSABLE}, or refused")
         unlisted = Verdict(CallClass.REFUSED, f"the tool isn't listed under [services.{self.name}.tools]")

@@ -12,6 +12,9 @@ from planarian_remote.configuration import Table
 OWN_PREFIX = "planarian_"
 """Tables of ours in the database; nobody else may use the prefix there."""
 
+READ_TOOLS = frozenset({"read_query", "list_tables", "describe_table"})
+"""Tools of mcp-server-sqlite that only read."""
+
 _STYLES = ("json", "toolbox", "mcp-server-sqlite")
 
 
@@ -21,6 +24,7 @@ class Settings:
 
     name: str
     path: str
+    """Absolute."""
     style: str
     tools: Mapping[str, str]
     others: Mapping[str, Verdict]
@@ -50,9 +54,12 @@ def read_settings(table: Table, *, direct: bool) -> Settings:
             reason = tool.text("reason", "declared so in the configuration")
             others[name] = Verdict(CallClass(chosen), reason, approved=tool.flag("approved"))
         tool.close()
+    path = Path(table.text("path")).expanduser()
+    if not path.is_absolute():
+        raise table.wrong("path", "an absolute path")
     return Settings(
         name=table.name,
-        path=str(Path(table.text("path")).expanduser()),
+        path=str(path),
         style=style,
         tools=tools,
         others=others,

@@ -27,7 +27,10 @@ _OWN_NAMES = frozenset({log.TABLE, f"sqlite_autoindex_{log.TABLE}_1"})
 
 @dataclass(frozen=True)
 class Answer:
-    """What a statement returned: columns as (name, declared type), rows, how many rows it changed (-1: definitions)."""
+    """What a statement returned: columns as (name, declared type), rows, how many rows it changed (-1: definitions).
+
+    ``summary`` says what became different; empty where nothing did.
+    """
 
     columns: tuple[tuple[str, str | None], ...] = ()
     rows: tuple[tuple[Value, ...], ...] = ()
@@ -61,7 +64,7 @@ def read(file: DatabaseFile, sql: str) -> Answer:
 
 
 def run(file: DatabaseFile, sql: str, effect: Effect) -> Answer:
-    """Run a statement and commit it with its undo data.
+    """Run a statement and commit it with its undo data; where nothing became different, neither.
 
     Raises:
         StatementError, Trouble: nothing was changed, unless the trouble is ``uncertain``.
@@ -74,8 +77,9 @@ def run(file: DatabaseFile, sql: str, effect: Effect) -> Answer:
         except StatementError:
             _refuse_half(writer, reader, settings)
             raise
-        encoded = None if images.empty else _proven(writer, images, settings)
-        summary = images.summary()
+        if images.empty:
+            return answer  # nothing to commit
+        encoded, summary = _proven(writer, images, settings), images.summary()
         try:
             log.add(writer.connection, effect, EffectState.APPLIED, summary, encoded)
         except apsw.ConstraintError as error:

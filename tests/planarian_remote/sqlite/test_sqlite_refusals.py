@@ -117,7 +117,7 @@ def test_our_table_is_out_of_reach(served: ServedDatabase, statement: str) -> No
 
 def test_our_table_is_not_listed_and_goes_with_the_sandbox(served: ServedDatabase) -> None:
     served.change("INSERT INTO t VALUES (9, 'nine')")
-    for query in ("SELECT name FROM sqlite_master", "SELECT * FROM sqlite_schema ORDER BY rowid"):
+    for query in ("SELECT name FROM sqlite_master", "SELECT * FROM sqlite_schema ORDER BY rowid", "PRAGMA table_list"):
         assert "planarian" not in str(served.call(query))
     assert served.script("SELECT count(*) FROM planarian_effects") == [(1,)]
     served.service.forget("sb-test")
@@ -156,6 +156,17 @@ def test_explaining_a_change_makes_none(served: ServedDatabase, statement: str) 
 def test_what_looks_like_a_read_and_writes_is_a_change(served: ServedDatabase) -> None:
     served.there_and_back("WITH x (i) AS (VALUES (7)) INSERT INTO t SELECT i, i FROM x RETURNING *")
     assert served.script("SELECT count(*) FROM t") == [(3,)]
+
+
+@pytest.mark.parametrize(
+    "statement", ["DELETE FROM t WHERE a > 5", "UPDATE t SET b = b", "CREATE TABLE IF NOT EXISTS t (x)"]
+)
+def test_a_change_that_changes_nothing_is_no_effect(served: ServedDatabase, statement: str) -> None:
+    before, position = served.contents(), served.position()
+    assert not served.call(statement)["isError"]
+    assert (served.contents(), served.position()) == (before, position)
+    assert [effect.state for effect in served.effects()] == [EffectState.VOID]
+    assert served.script("SELECT name FROM sqlite_schema WHERE name LIKE 'planarian%'") == []
 
 
 def test_errors_of_sqlite_are_results(served: ServedDatabase) -> None:
@@ -219,12 +230,13 @@ def test_arguments_that_are_no_text(served: ServedDatabase) -> None:
     [
         {},
         {"path": 5},
-        {"path": "x", "results": "other"},
-        {"path": "x", "on_conflict": "overwrite"},
-        {"path": "x", "unknown": 1},
-        {"path": "x", "max_rows": 0},
-        {"path": "x", "tools": {"other": {"class": "read-only"}}},
-        {"path": "x", "command": ["server"], "results": "json", "tools": {"other": {"clas": "pivot"}}},
+        {"path": "relative"},
+        {"path": "/x", "results": "other"},
+        {"path": "/x", "on_conflict": "overwrite"},
+        {"path": "/x", "unknown": 1},
+        {"path": "/x", "max_rows": 0},
+        {"path": "/x", "tools": {"other": {"class": "read-only"}}},
+        {"path": "/x", "command": ["server"], "results": "json", "tools": {"other": {"clas": "pivot"}}},
     ],
 )
 def test_configurations_that_cant_be_meant(wrong: dict[str, object]) -> None:
