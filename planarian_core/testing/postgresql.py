@@ -14,6 +14,7 @@ import subprocess
 import tempfile
 import time
 from collections.abc import Mapping
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Literal, Self
@@ -268,7 +269,7 @@ def why_no_postgresql() -> str:
         _account()
     except ClusterError as error:
         return str(error)
-    return ""
+    return "" if find_spec("psycopg") else "psycopg isn't installed"
 
 
 def _binaries() -> Path:

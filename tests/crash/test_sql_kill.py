@@ -80,7 +80,11 @@ def test_killed_in_a_call(world: SqlWorld, point: str) -> None:
 
 
 @pytest.mark.parametrize("point", MOVES)
-@pytest.mark.parametrize("action", ["kill", "fail"])
+@pytest.mark.parametrize(
+    ("world", "action"),
+    [("direct", "kill"), ("direct", "fail"), pytest.param("toolbox", "kill", marks=pytest.mark.needs("npm"))],
+    indirect=["world"],
+)
 def test_killed_or_failed_in_a_rollback(world: SqlWorld, point: str, action: str) -> None:
     early, before = world.dump(), world.snapshot()
     for statement in STATEMENTS[:4]:
@@ -105,7 +109,7 @@ def test_random_kills(world: SqlWorld, seed: int) -> None:
     """Calls and rollbacks, each killed at a random point or not: every statepoint has its rows."""
     chance = random.Random(seed)  # noqa: S311  # no secret
     dumps = {}
-    for _ in range(8):
+    for _ in range(6):
         world.call(chance.choice(STATEMENTS))
         dumps[world.snapshot()] = world.dump()
         target = chance.choice(sorted(dumps))
