@@ -61,7 +61,6 @@ nox.options.sessions = [
     "langgraph",
     *(["rootless"] if IS_ROOT else []),
     "demo",
-    "upstream_autogen",
     "upstream_miniswe",
     "upstream_langgraph",
     "bench",
