@@ -42,8 +42,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with Corpus(folder, chosen.through, chosen.control, chosen.at_once) as corpus:
         for name, tally in zip(names, corpus.walk_all(names), strict=True):
             total += tally
-            print(f"{name}: {tally.statements} statements, {sum(tally.exact.values())} undone exactly, "
-                  f"{len(tally.violations)} violations", flush=True)  # fmt: skip
+            undone, broken = sum(tally.exact.values()), [] if chosen.control else tally.violations
+            print(f"{name}: {tally.statements} statements, {undone} undone exactly, {len(broken)} violations")
+            print(*(f"  {violation}" for violation in broken), sep="\n", end="\n" if broken else "", flush=True)
     print(total.report())
     print(f"PostgreSQL {server_version()}, {len(names)} files, {time.monotonic() - started:.0f} s")
     if chosen.report:
