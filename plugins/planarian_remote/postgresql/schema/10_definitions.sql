@@ -20,6 +20,7 @@ CREATE FUNCTION planarian.definitions() RETURNS SETOF text LANGUAGE sql STABLE S
     WHERE c.relnamespace IN (SELECT oid FROM theirs) AND a.attnum > 0 AND NOT a.attisdropped AND c.relkind NOT IN ('i', 'I', 't')
     UNION ALL
     SELECT concat_ws('|', 'constraint', k.conrelid::regclass, k.contypid::regtype, k.conname, pg_get_constraintdef(k.oid),
+                     k.conislocal, k.coninhcount,
                      obj_description(k.oid, 'pg_constraint'))
     FROM pg_constraint k WHERE k.connamespace IN (SELECT oid FROM theirs)
     UNION ALL
@@ -93,6 +94,7 @@ CREATE FUNCTION planarian.column_line(a pg_catalog.pg_attribute) RETURNS text LA
                      (SELECT count(*) FROM pg_attribute b
                       WHERE b.attrelid = a.attrelid AND b.attnum BETWEEN 1 AND a.attnum AND NOT b.attisdropped),
                      a.attname, format_type(a.atttypid, a.atttypmod), a.attnotnull, a.attidentity, a.attgenerated,
+                     a.attislocal, a.attinhcount,
                      a.attcollation, a.attstorage, a.attcompression, a.attstattarget, a.attacl, a.attoptions,
                      (SELECT pg_get_expr(d.adbin, d.adrelid) FROM pg_attrdef d
                       WHERE d.adrelid = a.attrelid AND d.adnum = a.attnum),
