@@ -36,6 +36,28 @@ SET search_path = pg_catalog, pg_temp AS $$
     ORDER BY i.indisprimary DESC, i.indisreplident DESC, i.indexrelid LIMIT 1
 $$;
 
+-- Where a table has no key: of equal rows as many as are wanted, whichever. The planner can't know how many there are,
+-- and a nested loop over two lists of thousands would never end.
+CREATE FUNCTION planarian.locate_equals(p_relation oid, p_name text) RETURNS bigint LANGUAGE plpgsql
+SET enable_nestloop = off AS $$
+DECLARE
+    v_count bigint;
+BEGIN
+    EXECUTE format(
+        'INSERT INTO planarian.work (relation, step, place, image)
+         SELECT %1$s, ''d'', y.place, y.image
+         FROM (SELECT planarian_row.ctid AS place, textin(record_out(planarian_row)) COLLATE "C" AS image,
+                      row_number() OVER (PARTITION BY textin(record_out(planarian_row)) COLLATE "C") AS place_in_equals
+               FROM ONLY %2$s planarian_row WHERE textin(record_out(planarian_row)) COLLATE "C" IN (
+                   SELECT image FROM planarian.work WHERE relation = %1$s AND step = ''n'' AND weight < 0)) y
+         JOIN planarian.work g
+           ON g.relation = %1$s AND g.step = ''n'' AND g.image = y.image AND y.place_in_equals <= -g.weight',
+        p_relation, p_name
+    );
+    GET DIAGNOSTICS v_count = ROW_COUNT;
+    RETURN v_count;
+END $$;
+
 -- Finds the rows that are to be removed, as they must be (compare and swap on the whole row); returns how many.
 CREATE FUNCTION planarian.locate(p_relation oid, p_name text, p_key text) RETURNS bigint LANGUAGE plpgsql AS $$
 DECLARE
@@ -51,18 +73,7 @@ BEGIN
             p_relation, p_name, format(p_key, 'g.r', 'planarian_row')
         );
     ELSE
-        -- equal rows: as many as are wanted, whichever
-        EXECUTE format(
-            'INSERT INTO planarian.work (relation, step, place, image)
-             SELECT %1$s, ''d'', y.place, y.image
-             FROM (SELECT planarian_row.ctid AS place, textin(record_out(planarian_row)) COLLATE "C" AS image,
-                          row_number() OVER (PARTITION BY textin(record_out(planarian_row)) COLLATE "C") AS place_in_equals
-                   FROM ONLY %2$s planarian_row WHERE textin(record_out(planarian_row)) COLLATE "C" IN (
-                       SELECT image FROM planarian.work WHERE relation = %1$s AND step = ''n'' AND weight < 0)) y
-             JOIN planarian.work g
-               ON g.relation = %1$s AND g.step = ''n'' AND g.image = y.image AND y.place_in_equals <= -g.weight',
-            p_relation, p_name
-        );
+        RETURN planarian.locate_equals(p_relation, p_name);
     END IF;
     GET DIAGNOSTICS v_count = ROW_COUNT;
     RETURN v_count;
