@@ -194,9 +194,15 @@ class PostgresKind:
             return {**result, "content": results.content(results.item(row, types) for row in found)}
         except (results.NotSimple, ValueError):
             pass
-        columns, result = self._database.ask(target, "columns", [*types], more=call.arguments)
         names = [name for name, _ in found[0]]
-        return self._database.run(target, results.rows_again(rows, names, columns["types"]), call.arguments)
+        try:
+            columns, result = self._database.ask(target, "columns", [*types], more=call.arguments)
+            if len(columns["types"] or ()) == len(names):
+                return self._database.run(target, results.rows_again(rows, names, columns["types"]), call.arguments)
+        except DatabaseError:
+            pass  # types without a name or without a way back: records of no declared type
+        unknown = [0] * len(names)
+        return {**result, "content": results.content(results.item(row, unknown, results.as_json) for row in found)}
 
     # --- settling, undoing, doing again ---
 

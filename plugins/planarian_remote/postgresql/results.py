@@ -48,6 +48,11 @@ def item(row: Iterable[tuple[str, Any]], types: Sequence[int], other: Callable[[
     return "{" + ",".join(parts) + "}"
 
 
+def plain(rows: str) -> list[str]:
+    """The rows of ``planarian.answer`` as texts, in the form that PostgreSQL itself gives their values."""
+    return [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in json.loads(rows)]
+
+
 def from_text(value: bytes | None, type_: int) -> Any:
     """A value as PostgreSQL's text has it, in the form that :func:`item` takes."""
     if value is None:
@@ -67,6 +72,17 @@ def from_text(value: bytes | None, type_: int) -> Any:
 def as_text(value: Any) -> str:
     """Any value as a JSON string."""
     return _string(str.__str__(value))
+
+
+def as_json(value: Any) -> str:
+    """A value of :func:`rows_of` as the JSON that it came from."""
+    if isinstance(value, Number):
+        return str.__str__(value)
+    if isinstance(value, list) and value and isinstance(value[0], tuple):
+        return "{" + ",".join(f"{_string(name)}:{as_json(inner)}" for name, inner in value) + "}"
+    if isinstance(value, list):
+        return "[" + ",".join(map(as_json, value)) + "]"
+    return json.dumps(value, ensure_ascii=False)
 
 
 def rows_again(rows: str, names: Sequence[str], types: Sequence[str]) -> str:

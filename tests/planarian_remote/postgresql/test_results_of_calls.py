@@ -99,3 +99,13 @@ def test_every_statement_answers_the_same(through: Agent, other: Observer, state
     if statement in ("INSERT INTO TABLE VALUES (0), (0)", "INSERT INTO TABLE VALUES (1)"):
         twin(through, "UPDATE TABLE SET id = 3 WHERE id = 0")
     twin(through, statement)
+
+
+def test_rows_within_rows_are_given_although_their_type_has_no_name(through: Agent) -> None:
+    (read,) = through("SELECT x, 1 AS n FROM (VALUES (ROW(1, 'a'))) AS v (x)")
+    assert '"n":1' in read
+    assert "a" in read
+    through("CREATE TABLE t (n int)")
+    (made,) = through("INSERT INTO t VALUES (7) RETURNING n, ROW(n, 'a') AS x")
+    assert '"n":7' in made
+    assert through("SELECT n FROM t") == ['{"n":7}']
