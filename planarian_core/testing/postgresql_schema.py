@@ -95,7 +95,8 @@ SELECT 'statistics', s.stxrelid, format('%s owner %s target %s', pg_get_statisti
 UNION ALL
 SELECT 'comment', d.objoid, format('%s: %s', (SELECT format('%s %s', i.type, i.identity)
     FROM pg_identify_object(d.classoid, d.objoid, d.objsubid) i), d.description)
-  FROM pg_description d WHERE d.objoid >= 16384 OR d.objoid = 2200
+  FROM pg_description d WHERE (d.objoid >= 16384 OR d.objoid = 2200)
+    AND coalesce((pg_identify_object(d.classoid, d.objoid, d.objsubid)).schema, '') NOT LIKE ALL (:hidden)
 UNION ALL
 SELECT 'label', l.objoid, format('%s %s %s', l.classoid::regclass, l.provider, l.label) FROM pg_seclabel l
 UNION ALL
@@ -142,7 +143,8 @@ OTHERS = "\nUNION ALL\n".join(
 
 CATALOGS = """
 SELECT c.oid::regclass::text, (SELECT attname FROM pg_attribute WHERE attrelid = c.oid
-    AND attname IN ('oid', 'attrelid', 'objoid', 'indrelid', 'aggfnoid', 'conrelid') ORDER BY attnum LIMIT 1)
+    AND attname IN ('oid', 'attrelid', 'objoid', 'indrelid', 'aggfnoid', 'conrelid')
+    AND relname <> 'pg_largeobject_metadata' ORDER BY attnum LIMIT 1)
   FROM pg_class c WHERE relkind = 'r' AND relnamespace = 'pg_catalog'::regnamespace AND NOT relisshared
     AND relname NOT IN ('pg_statistic', 'pg_statistic_ext_data', 'pg_depend', 'pg_largeobject')
 """
