@@ -48,11 +48,6 @@ def item(row: Iterable[tuple[str, Any]], types: Sequence[int], other: Callable[[
     return "{" + ",".join(parts) + "}"
 
 
-def plain(rows: str) -> list[str]:
-    """The rows of ``planarian.answer`` as texts, in the form that PostgreSQL itself gives their values."""
-    return [json.dumps(row, ensure_ascii=False, separators=(",", ":")) for row in json.loads(rows)]
-
-
 def from_text(value: bytes | None, type_: int) -> Any:
     """A value as PostgreSQL's text has it, in the form that :func:`item` takes."""
     if value is None:
