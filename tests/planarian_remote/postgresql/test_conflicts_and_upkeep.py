@@ -76,8 +76,9 @@ def test_settling(agent: Agent, world: Observer) -> None:
     agent.kind.run(call, agent.effect(call, 1), agent.target)
     assert agent.kind.settle(agent.effect(call, 1), agent.target).state is EffectState.APPLIED
     assert agent.kind.settle(agent.effect(call, 2), agent.target).state is EffectState.VOID
-    late = agent.kind.run(call, agent.effect(call, 2), agent.target)
-    assert late.state is EffectState.VOID  # and can't happen any more
+    with pytest.raises(RemoteError) as late:  # it can't happen any more
+        agent.kind.run(call, agent.effect(call, 2), agent.target)
+    assert late.value.code == "call-refused"
     assert world.text("t")[0] == "(1,2)"
 
 
