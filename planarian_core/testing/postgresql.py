@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     import psycopg
 
 SUPERUSER = "postgres"
+_RECOVERS_WITHIN = 60.0
+"""Seconds."""
 _BINARIES = ("initdb", "postgres", "pg_dump", "psql")
 _ACCOUNTS = ("postgres", "nobody")
 """Whom root runs the server as: it refuses to run as root."""
@@ -154,10 +156,19 @@ class PrivateCluster:
         )
 
     def connect(self, database: str = "postgres", role: str = SUPERUSER) -> psycopg.Connection[tuple[Any, ...]]:
-        """A new connection in autocommit mode, past everything that is to be tested."""
+        """A new connection in autocommit mode, past everything that is to be tested; a server that recovers is waited
+        for.
+        """
         import psycopg
 
-        return psycopg.connect(self.dsn(database, role, socket=True), autocommit=True)
+        deadline = time.monotonic() + _RECOVERS_WITHIN
+        while True:
+            try:
+                return psycopg.connect(self.dsn(database, role, socket=True), autocommit=True)
+            except psycopg.OperationalError as error:
+                if "the database system is" not in str(error) or time.monotonic() > deadline:
+                    raise
+                time.sleep(0.05)
 
     def create_role(self, name: str, attributes: str = "") -> str:
         """Make a role that may log in by :meth:`dsn`; an ordinary one unless ``attributes`` say more. Its name."""

@@ -160,7 +160,7 @@ def test_what_was_cut_off_is_recovered_first(
     service.put("a", "1")
     monkeypatch.setenv("PLANARIAN_FAULT", "rollback.compensated=fail")
     with pytest.raises(RestoreError):
-        fake_planarian.rollback(sandbox, "one")
+        fake_planarian.rollback(sandbox, "one", safety=False)
     monkeypatch.delenv("PLANARIAN_FAULT")
     with pytest.raises(SandboxError) as caught:
         fake_planarian.attach(sandbox)

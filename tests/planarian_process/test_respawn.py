@@ -11,6 +11,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 
@@ -66,8 +67,12 @@ class World:
         return commands
 
     def pids(self, *argv: str) -> list[int]:
-        tasks = self.sandbox.tasks(self.spec, self.live)
-        return [pid for pid in tasks if tuple(psutil.Process(pid).cmdline()[: len(argv)]) == argv]
+        found = []
+        for pid in self.sandbox.tasks(self.spec, self.live):
+            with suppress(psutil.NoSuchProcess):
+                if tuple(psutil.Process(pid).cmdline()[: len(argv)]) == argv:
+                    found.append(pid)
+        return found
 
 
 @pytest.fixture
