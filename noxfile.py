@@ -26,6 +26,7 @@ IS_ROOT = os.geteuid() == 0
 REQUIRED_OF_ROOT = (
     "linux,root,namespaces,userns,criu,btrfs,git,tmux,redis-server,chromium-headless-shell,postgresql,npm,doltlite,pypi"
 )
+KINDS_APART = ("branching", "declared", "sqlite")
 USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]
 UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 4]
@@ -179,7 +180,15 @@ def tests(session: nox.Session) -> None:
 def crash(session: nox.Session) -> None:
     """kill -9 at every fault point, and random cycles against a model; PLANARIAN_CYCLES asks for more of them."""
     install_wheel(session, "branching", "mcp", "sql", groups=["test"])
-    run_pytest(session, str(ROOT / "tests" / "crash"))
+    folder = ROOT / "tests" / "crash"
+    run_pytest(session, str(folder), *(f"--ignore={folder / f'test_{name}_service.py'}" for name in KINDS_APART))
+
+
+@nox.session
+def crash_services(session: nox.Session) -> None:
+    """The kill tests of the other kinds of remote services; `crash` has those of calls, of the proxy and of SQL."""
+    install_wheel(session, "branching", "mcp", "sql", groups=["test"])
+    run_pytest(session, *(str(ROOT / "tests" / "crash" / f"test_{name}_service.py") for name in KINDS_APART))
 
 
 @nox.session
