@@ -97,7 +97,7 @@ class Corpus:
         server = self._free.get()
         try:
             return server.walk(name, self._through, self._control)
-        except psycopg.Error as error:
+        except Exception as error:  # the other files are walked all the same, and the run has failed
             lost = Violation(name, 0, "", f"the file couldn't be walked to its end: {error!r}")
             return Tally(violations=[lost])
         finally:

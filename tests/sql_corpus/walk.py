@@ -163,8 +163,11 @@ def run_bare(connection: psycopg.Connection[Any], statement: Statement, script: 
             return
         cursor.execute(text)
         if cursor.description and statement.ending == "gset":
-            for column, value in zip(cursor.description, cursor.fetchone() or (), strict=False):
-                script.variables[statement.argument + column.name] = str(value)
+            assert cursor.pgresult is not None
+            for number, column in enumerate(cursor.description):  # as text: no value is too odd for that
+                value = cursor.pgresult.get_value(0, number) if cursor.pgresult.ntuples else None
+                if value is not None:
+                    script.variables[statement.argument + column.name] = value.decode(errors="surrogateescape")
         elif cursor.description and statement.ending == "gexec":
             for row in cursor.fetchall():
                 for further in row:

@@ -142,7 +142,9 @@ BEGIN
     ELSIF p_undo = 'drop column' THEN
         v_inverse := pg_catalog.jsonb_set(v_inverse, '{undo,0,value}', planarian.column_value(v_name, p_column));
     END IF;
-    PERFORM planarian.check_schema_change(v_begun.id, v_inverse, v_before, v_files, v_counters);
+    IF NOT planarian.check_schema_change(v_begun.id, v_inverse, v_before, v_files, v_counters) THEN
+        v_inverse := '{"undo": [], "redo": []}';  -- such as ALTER TABLE IF EXISTS of one that doesn't
+    END IF;
     INSERT INTO planarian.effect (id, owner, number, state, kind, statement, row_count, inverse)
     VALUES (v_begun.id, p_owner, p_number, 'applied', 'schema', pg_catalog.left(p_statement, 10000), 0, v_inverse)
     ON CONFLICT (owner, number) DO NOTHING;
@@ -158,10 +160,11 @@ CREATE FUNCTION planarian.files() RETURNS jsonb STABLE LANGUAGE sql SET search_p
     WHERE c.oid >= 16384 AND planarian.is_theirs(c.relnamespace)
 $$;
 
--- Nothing but the schema may have changed; and undoing it, and doing it again, must give what was there.
+-- Nothing but the schema may have changed; and undoing it, and doing it again, must give what was there. Returns whether
+-- anything has changed at all.
 CREATE FUNCTION planarian.check_schema_change(
     p_id bigint, p_inverse jsonb, p_before text, p_files jsonb, p_counters jsonb
-) RETURNS void LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
+) RETURNS boolean LANGUAGE plpgsql SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
     v_after text := planarian.schema_digest();
     v_table text;
@@ -186,7 +189,7 @@ BEGIN
         PERFORM planarian.refuse('the schema planarian holds undo data and is not for others');
     END IF;
     IF v_after = p_before THEN
-        RETURN;
+        RETURN false;
     END IF;
     IF p_inverse IS NULL THEN
         PERFORM planarian.refuse('no statement is known that would undo it exactly');
@@ -209,4 +212,5 @@ BEGIN
         WHEN OTHERS THEN
             PERFORM planarian.refuse(format('a trial showed that it could not be undone: %s', SQLERRM));
     END;
+    RETURN true;
 END $$;
