@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import cache
 from importlib.resources import files
 
-VERSION = 1
+VERSION = 2
+"""Raised with each change of ``schema/`` that is released: a database with the same version keeps its functions."""
 _LOCK = 8_030_604_370_494_483_310
 """The advisory lock under which calls go one after the other."""
 

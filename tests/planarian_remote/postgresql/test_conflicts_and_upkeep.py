@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable
 
 import pytest
@@ -10,6 +11,7 @@ from planarian_core.errors import CompensationConflict, CompensationError, Confi
 from planarian_core.model import Effect, EffectState, RemoteCall
 from planarian_core.testing.postgresql import PrivateCluster
 from planarian_remote.configuration import Table
+from planarian_remote.postgresql import installation
 from planarian_remote.postgresql.kind import make
 from tests.planarian_remote.postgresql.conftest import Agent, Observer
 
@@ -108,6 +110,12 @@ def test_undo_data_is_dropped(agent: Agent, world: Observer) -> None:
     assert world.rows("SELECT nspname FROM pg_namespace WHERE nspname LIKE 'planarian%'") == [("planarian",)]
     with pytest.raises(CompensationError, match="no undo data"):
         agent.undo()
+
+
+def test_a_changed_schema_has_another_version() -> None:
+    """A database keeps the functions of the version that it has: raise VERSION, and note the new digest here."""
+    digest = hashlib.sha256(installation.script().encode()).hexdigest()
+    assert (installation.VERSION, digest[:16]) == (2, "3907ed7f99a9eba5")
 
 
 def test_older_functions_are_replaced_and_newer_ones_refused(make_agent: Make, world: Observer) -> None:

@@ -21,14 +21,16 @@ CREATE FUNCTION planarian.begin_effect(
     p_version integer, p_lock_timeout text, p_target oid, p_inserts boolean, p_functions text[],
     OUT id bigint, OUT reach oid[], OUT sequences oid[]
 ) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+DECLARE
+    v_unused text;  -- an assignment is quicker than PERFORM
 BEGIN
     IF p_version <> @VERSION@ OR pg_current_xact_id_if_assigned() IS NOT NULL
         OR current_setting('planarian.effect', true) <> '' OR NOT current_setting('track_counts')::boolean
     THEN
         PERFORM planarian.refuse_begin(p_version);
     END IF;
-    PERFORM set_config('lock_timeout', p_lock_timeout, true);
-    PERFORM pg_advisory_xact_lock(@LOCK@);
+    v_unused := set_config('lock_timeout', p_lock_timeout, true);
+    v_unused := concat(pg_advisory_xact_lock(@LOCK@));
     id := nextval('planarian.effect_id');
     IF p_target IS NOT NULL AND current_setting('standard_conforming_strings')::boolean THEN
         SELECT w.reach, CASE WHEN p_inserts THEN w.sequences END INTO reach, sequences
@@ -93,16 +95,15 @@ CREATE FUNCTION planarian.changes(p_relation oid) RETURNS bigint LANGUAGE sql AS
            pg_catalog.pg_stat_get_xact_tuples_deleted(p_relation)
 $$;
 
-CREATE FUNCTION planarian.changes_to(p_relations oid[]) RETURNS bigint LANGUAGE plpgsql AS $$
-DECLARE
-    v_changes bigint := 0;
-    v_relation oid;
-BEGIN
-    FOREACH v_relation IN ARRAY p_relations LOOP
-        v_changes := v_changes + planarian.changes(v_relation);
-    END LOOP;
-    RETURN v_changes;
-END $$;
+-- The same for several; most often it is one, and the server then puts this in place of the call.
+CREATE FUNCTION planarian.changes_to(p_relations oid[]) RETURNS bigint LANGUAGE sql AS $$
+    SELECT CASE WHEN pg_catalog.cardinality(p_relations) OPERATOR(pg_catalog.=) 1 THEN planarian.changes(p_relations[1])
+                ELSE planarian.changes_to_each(p_relations) END
+$$;
+
+CREATE FUNCTION planarian.changes_to_each(p_relations oid[]) RETURNS bigint LANGUAGE sql AS $$
+    SELECT pg_catalog.sum(planarian.changes(r)) FROM pg_catalog.unnest(p_relations) r
+$$;
 
 -- How many rows of the system's catalogs this backend has changed, as the server counts them (see planarian.counters):
 -- any change of the schema, of large objects, privileges or settings is among it. A rolled back attempt counts too.

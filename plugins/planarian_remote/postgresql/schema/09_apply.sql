@@ -99,6 +99,7 @@ DECLARE
     v_rows pg_catalog.json[] := '{}';
     v_row_type text;
     v_count pg_catalog.int8 := 0;
+    v_unused text;  -- an assignment is quicker than PERFORM
     r record;
 BEGIN
     v_begun := planarian.begin_effect(
@@ -118,7 +119,7 @@ BEGIN
         v_counters := planarian.counters();
         v_sequences := planarian.sequence_values(v_judged.sequences);
     END IF;
-    PERFORM pg_catalog.set_config('planarian.effect', v_begun.id::pg_catalog.text, true);
+    v_unused := pg_catalog.set_config('planarian.effect', v_begun.id::pg_catalog.text, true);
     IF v_returns THEN
         FOR r IN EXECUTE p_statement LOOP
             IF v_count = 0 THEN
@@ -132,7 +133,6 @@ BEGIN
         GET DIAGNOSTICS v_count = ROW_COUNT;
     END IF;
     SET CONSTRAINTS ALL IMMEDIATE;
-    PERFORM pg_catalog.set_config('planarian.effect', '', true);
     IF v_changes IS NOT NULL AND v_count <= p_max_rows AND planarian.finish_plain(
         v_begun.id, p_owner, p_number, p_statement, v_count, CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END,
         v_row_type, v_begun.reach, v_changes, v_sequences, p_kind, p_columns
@@ -142,6 +142,7 @@ BEGIN
             'rows', CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows)::pg_catalog.text END, 'row_type', v_row_type
         );
     END IF;
+    v_unused := pg_catalog.set_config('planarian.effect', '', true);
     RETURN planarian.finish_effect(
         v_begun.id, p_owner, p_number, p_statement, v_count,
         CASE WHEN v_returns THEN pg_catalog.array_to_json(v_rows) END, v_row_type, v_counters, v_begun.reach, v_changes,
@@ -149,30 +150,26 @@ BEGIN
     );
 END $$;
 
--- The end of a plain call on one table: true where its like is proven, and the counters agree that as many rows of the
--- table as the statement says were changed and captured, and no others within reach. False: look more closely.
+-- The end of a plain call on one table: true, and entered, where its like is proven, and the counters agree that as many
+-- rows of the table as the statement says were changed and captured, and no others within reach. False: look more closely.
 CREATE FUNCTION planarian.finish_plain(
     p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
     p_reach oid[], p_changes bigint[], p_sequences jsonb, p_kind text, p_columns text[]
 ) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    v_shapes jsonb;
-    v_relation oid := p_reach[1];
 BEGIN
-    IF p_count = 0 OR p_kind IS NULL OR planarian.changes_to(p_reach) - p_changes[1] <> p_count
-        OR planarian.changes('planarian.image'::regclass) - p_changes[2] <> p_count
+    IF p_count = 0 OR p_kind IS NULL OR planarian.changes('planarian.image'::regclass) - p_changes[2] <> p_count
+        OR planarian.changes_to(p_reach) - p_changes[1] <> p_count
+        OR p_count > 1 AND p_kind = 'u' AND planarian.may_collide(ARRAY[p_reach[1]], p_columns)
     THEN
         RETURN false;
     END IF;
-    SELECT p.shapes INTO v_shapes FROM planarian.proof p
-    WHERE p.closed AND p.key = concat(v_relation, ' ', p_kind, ' ', planarian.stamp(v_relation));
-    IF NOT FOUND OR p_count > 1 AND p_kind = 'u' AND planarian.may_collide(ARRAY[v_relation], p_columns) THEN
-        RETURN false;
-    END IF;
-    PERFORM planarian.enter(
-        p_id, p_owner, p_number, p_statement, p_count, p_rows, p_row_type, v_shapes, p_sequences
-    );
-    RETURN true;
+    INSERT INTO planarian.effect (id, owner, number, state, statement, row_count, rows, row_type, shapes, sequences)
+    SELECT p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type, p.shapes,
+           CASE WHEN p_sequences IS NULL THEN '{}' ELSE planarian.sequence_moves(p_sequences) END
+    FROM planarian.proof p
+    WHERE p.closed AND p.key = concat(p_reach[1], ' ', p_kind, ' ', planarian.stamp(p_reach[1]))
+    ON CONFLICT (owner, number) DO NOTHING;
+    RETURN FOUND;
 END $$;
 
 CREATE FUNCTION planarian.enter(
