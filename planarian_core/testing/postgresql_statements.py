@@ -291,6 +291,7 @@ class RandomSchema:
             f"CREATE TABLE {new} AS SELECT n FROM {table.name}",
             f"CREATE TABLE {new} (n integer PRIMARY KEY, s serial)",
             f"INSERT INTO {any_new} (n) VALUES ({self._chance.randint(0, 9)})",
+            f"DELETE FROM {any_new} WHERE n < {self._chance.randint(0, 9)}",
             f"DROP TABLE {any_new}",
             f"CREATE VIEW {new} AS SELECT n FROM {table.name}",
             f"DROP VIEW {any_new}",
