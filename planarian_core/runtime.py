@@ -49,6 +49,7 @@ from planarian_core.references import References
 from planarian_core.registry import Operation, Registry
 from planarian_core.sandbox import Sandbox, StatepointRef
 from planarian_core.sandbox_manager import SandboxManager, SandboxRequest
+from planarian_core.service_tools import ServiceTools
 from planarian_core.standby import StandbyManager
 from planarian_core.statepoint_manager import StatepointManager
 from planarian_core.warming import Warmer
@@ -76,6 +77,7 @@ class Planarian:
         self.calls = CallCounter(home)
         self._left: dict[str, int] = {}
         self.recovered: list[Recovered] = []
+        self.service_tools = ServiceTools(self)
 
     @classmethod
     def open(cls, home: str | Path | None = None, *, plugins: Sequence[object] = (), recover: bool = True) -> Planarian:
@@ -111,6 +113,7 @@ class Planarian:
     def close(self) -> None:
         """Wait for background snapshots, drop warm copies and let go of the home. Sandboxes go on running."""
         self._workers.shutdown(wait=True)
+        self.service_tools.close()
         self.warmer.close()
         self.standbys.close()
         self.registry.close()

@@ -17,8 +17,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from planarian_autogen.environment import Environment
-from planarian_autogen.requirements import require
 from planarian_autogen.settings import EnvironmentSettings
+from planarian_core.requirements import require
 
 if TYPE_CHECKING:
     from planarian_autogen.code_executor import SandboxCodeExecutor

@@ -20,9 +20,9 @@ from typing import Any
 from planarian_autogen.environment import Environment
 from planarian_autogen.inside import CommandFailed, Inside, Primitives
 from planarian_autogen.marks import KEY, mark_of
-from planarian_autogen.requirements import require
 from planarian_core.context import one_line
 from planarian_core.errors import PlanarianError
+from planarian_core.requirements import require
 
 require("agent-framework-core", "agentframework", at_least=(1, 23), below=(2,))
 

@@ -15,8 +15,8 @@ from pydantic import BaseModel
 
 from planarian_autogen.environment import Environment
 from planarian_autogen.settings import EnvironmentSettings
-from planarian_autogen.turns import being_cancelled
 from planarian_core.context import one_line
+from planarian_core.coroutines import being_cancelled
 from planarian_core.errors import ConfigurationError
 from planarian_core.model import CommandResult
 

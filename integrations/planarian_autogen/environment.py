@@ -12,11 +12,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from planarian_autogen.commands import run_command
 from planarian_autogen.marks import Mark
 from planarian_autogen.settings import EnvironmentSettings
-from planarian_autogen.turns import in_thread, turn
+from planarian_autogen.turns import turn
 from planarian_core import Planarian, Sandbox
+from planarian_core.coroutines import in_thread, run_command
 from planarian_core.errors import ConfigurationError, LineageError, PlanarianError
 from planarian_core.model import CommandResult, RestoreContext, Statepoint
 

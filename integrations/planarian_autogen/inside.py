@@ -6,8 +6,8 @@ from functools import partial
 from typing import Annotated, Literal
 
 from planarian_autogen.environment import Environment
-from planarian_autogen.turns import in_thread
 from planarian_core import inside_files
+from planarian_core.coroutines import in_thread
 
 _OUTPUT = 30_000
 

@@ -22,8 +22,8 @@ from planarian_autogen.environment import Environment
 from planarian_autogen.settings import EnvironmentSettings
 from planarian_autogen.state import load_state, save_state
 from planarian_autogen.tools import primitive_tools, sandbox_tools
-from planarian_autogen.turns import being_cancelled
 from planarian_core.context import one_line
+from planarian_core.coroutines import being_cancelled
 from planarian_core.errors import ConfigurationError, PlanarianError
 
 _CANCELLED = "The call was cancelled."

@@ -10,9 +10,9 @@ import pytest
 
 import planarian_autogen
 from planarian_autogen import Environment
-from planarian_autogen.requirements import require
 from planarian_core import Planarian
 from planarian_core.errors import ConfigurationError
+from planarian_core.requirements import require
 
 WITHOUT = """
 import sys

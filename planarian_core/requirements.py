@@ -1,4 +1,4 @@
-"""What is said when a framework is missing, or is of a version that the adapter doesn't know."""
+"""What is said when a framework is missing, or is of a version that its adapter doesn't know."""
 
 from __future__ import annotations
 
@@ -9,7 +9,11 @@ from planarian_core.errors import ConfigurationError
 
 
 def require(distribution: str, extra: str, *, at_least: tuple[int, ...], below: tuple[int, ...]) -> None:
-    """ConfigurationError, with the command that mends it, unless a fitting version is installed."""
+    """ConfigurationError, with the command that mends it, unless a fitting version is installed.
+
+    Args:
+        extra: of this package, which brings the distribution.
+    """
     remedy = f"pip install 'planarian[{extra}]'"
     try:
         version = importlib.metadata.version(distribution)
