@@ -188,10 +188,23 @@ class Planarian:
         if isinstance(filesystem, Collects):
             filesystem.collect()
 
-    def dispatch(self, sandbox: Sandbox, command: Command, sink: OutputSink | None = None) -> CommandResult:
-        """Run a command under the sandbox's shared lock, and serve requests that come from inside meanwhile."""
+    def dispatch(
+        self,
+        sandbox: Sandbox,
+        command: Command,
+        sink: OutputSink | None = None,
+        *,
+        forks: str = "agent",
+        within: bool = False,
+    ) -> CommandResult:
+        """Run a command under the sandbox's shared lock, and serve requests that come from inside meanwhile.
+
+        Args:
+            forks: what an agent inside may do with forks: one of :data:`planarian_core.agent_requests.FORKS`.
+            within: an agent runs this in a fork of its own, from a call that waits for it.
+        """
         with self.sandboxes.hold(sandbox.id, exclusive=False) as held:
-            server = agent_requests.RequestServer(self, sandbox, held)
+            server = agent_requests.RequestServer(self, sandbox, held, command, forks, within)
             result = self.sandboxes.execute(sandbox.record, command, sink, server.handle)
             self.calls.add(sandbox.id)
         return server.after(result, sink)

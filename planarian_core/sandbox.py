@@ -46,6 +46,7 @@ class Sandbox:
         output_limit: int = 1024 * 1024,
         session: str = "",
         on_output: OutputSink | None = None,
+        forks: str = "agent",
     ) -> CommandResult:
         """Run a command to its end; background processes that it leaves go on.
 
@@ -56,6 +57,8 @@ class Sandbox:
             output_limit: bytes kept of each stream; the middle of more is cut out.
             session: the name of a persistent shell that keeps directory, variables and functions between calls.
             on_output: gets ``("stdout" | "stderr", bytes)`` as output arrives.
+            forks: what an agent inside may do with forks: ``none``, ``agent``, or ``on-rollback``, where a rollback
+                that it asks for leaves a fork in which what it goes back from goes on.
 
         Raises:
             SandboxError: the sandbox can't run it; a failing command is a result, not an error.
@@ -65,7 +68,7 @@ class Sandbox:
         request = Command(
             argv, cwd, dict(env or {}), stdin=data, timeout=timeout, output_limit=output_limit, session=session
         )
-        return self.planarian.dispatch(self, request, on_output)
+        return self.planarian.dispatch(self, request, on_output, forks=forks)
 
     def spawn(self, command: str | Sequence[str], *, output: str = "", cwd: str = "") -> None:
         """Start a background process; its output goes to the file ``output`` inside, or nowhere."""

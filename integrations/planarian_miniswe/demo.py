@@ -18,7 +18,9 @@ from planarian_core import Planarian, Sandbox
 from planarian_core.errors import ConfigurationError, PlanarianError
 from planarian_core.model import Statepoint
 from planarian_core.testing.demonstration import Demonstration
-from planarian_miniswe.environment import SUBMIT, PlanarianEnvironment, require_mini
+from planarian_miniswe.environment import PlanarianEnvironment
+from planarian_miniswe.observations import SUBMIT
+from planarian_miniswe.requirements import require_mini
 
 _NAME = {"GIT_AUTHOR_NAME": "agent", "GIT_COMMITTER_NAME": "agent"}
 _MAIL = {"GIT_AUTHOR_EMAIL": "agent@example.org", "GIT_COMMITTER_EMAIL": "agent@example.org"}

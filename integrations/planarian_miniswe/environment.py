@@ -12,6 +12,7 @@ import logging
 import os
 import platform
 import re
+from collections.abc import Iterator
 from concurrent.futures import Future
 from dataclasses import asdict
 from types import TracebackType
@@ -19,21 +20,23 @@ from typing import Any, NoReturn
 
 from planarian_core import Planarian, Sandbox
 from planarian_core.context import one_line
-from planarian_core.errors import ConfigurationError, LineageError, PlanarianError
+from planarian_core.errors import LineageError, PlanarianError
 from planarian_core.model import Statepoint
 from planarian_miniswe.environment_config import PlanarianEnvironmentConfig
+from planarian_miniswe.observations import observation, refusal, submission
+from planarian_miniswe.requirements import require_mini
 
-SUBMIT = "COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT"
-
-_SHELL = "/bin/bash"
+_SHELL = "/bin/sh"  # not bash, which would read BASH_ENV once more
 # Standard error joins standard output in the order of writing. A working directory that the agent has deleted is the
 # agent's own doing, so it must be an observation and not a failure of the sandbox.
-_RUN_ACTION = f"""exec 2>&1
-cd -- "$1" || {{ echo "It is gone. Still possible: planarian ledger, planarian rollback NAME"; exit 1; }}
-exec {_SHELL} -c "$2"
+_RUN_ACTION = """exec 2>&1
+[ -d "$1" ] || echo "$1: No such file or directory"
+cd -- "$1" || { echo "Still possible: planarian ledger, planarian rollback NAME"; exit 1; }
+action=$2
+shift 2
+exec "$@" "$action"
 """
 _NEEDS_NO_DIRECTORY = re.compile(r"\s*planarian(\s+[\w@~.-]+)+\s*")
-_LONGEST_ARGUMENT = 128 * 1024 - 1  # the kernel's MAX_ARG_STRLEN
 _DESCRIPTION = 300
 
 
@@ -64,12 +67,14 @@ class PlanarianEnvironment:
         self.planarian = planarian or Planarian.open(self.config.home or None)
         self._pending: Future[Statepoint | None] | None = None
         self._noted: dict[str, Any] = {}
+        self._told: list[str] = []
         self._closed = False
         try:
             self.sandbox = self._find_or_create()
         except BaseException:
             self._close_planarian()
             raise
+        self._where = self._position()
         atexit.register(self.close)
         for finished in self.planarian.recovered if self._owned else []:
             self.logger.warning("Planarian finished what an earlier run had left: %s", finished)
@@ -81,6 +86,7 @@ class PlanarianEnvironment:
             restored = self.planarian.attach(sandbox)
             if restored is not None:
                 self.logger.warning("%s did not run:\n%s", sandbox.id, restored.to_markdown())
+                self._told.append(restored.to_markdown())
             if self.config.policy:
                 self.planarian.set_policy(sandbox, self.config.policy)
             return sandbox
@@ -97,8 +103,10 @@ class PlanarianEnvironment:
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
         """Run an action; the observation has ``output``, ``returncode``, ``exception_info``, and ``extra`` if need be.
 
-        ``extra["planarian"]`` holds the ``statepoint`` that was taken since the last action (the state that this one
-        began from), or the ``snapshot_error`` why there is none.
+        What the model must know before it goes on comes first in ``output``: that the sandbox had to be picked up
+        again, or that somebody brought it elsewhere since the last action. ``extra["planarian"]`` holds the
+        ``statepoint`` that was taken since then (the state that this action began from), or the ``snapshot_error`` why
+        there is none.
 
         Raises:
             Submitted: the agent has finished.
@@ -106,40 +114,69 @@ class PlanarianEnvironment:
         """
         command = action.get("command", "")
         self._collect_statepoint()
-        observation = _refusal(command) or self._run(command, cwd, timeout or self.config.timeout)
-        submission = _submission(observation)
-        if submission is not None:
-            self._submit(submission)
+        self._told += self._moved()
+        seen = refusal(command) or self._run(command, cwd, timeout or self.config.timeout)
+        self._where = self._position()
+        submitted = submission(seen)
+        if submitted is not None:
+            self._submit(submitted)
+        told, self._told = self._told, []
+        seen["output"] = "".join(f"{text.rstrip()}\n\n" for text in told) + seen["output"]
         noted, self._noted = self._noted, {}
         if noted:
-            observation.setdefault("extra", {})["planarian"] = noted
+            seen.setdefault("extra", {})["planarian"] = noted
         self._take_statepoint(command)
-        return observation
+        return seen
 
     def _run(self, command: str, cwd: str, seconds: float) -> dict[str, Any]:
         directory = os.path.join(self.sandbox.workspace, cwd or self.config.cwd)
         if _NEEDS_NO_DIRECTORY.fullmatch(command):
             directory = "/"
+        limit = self.config.output_limit
         result = self.sandbox.run(
-            [_SHELL, "-c", _RUN_ACTION, _SHELL, directory, command],
+            [_SHELL, "-c", _RUN_ACTION, _SHELL, directory, command, *self.config.interpreter],
             cwd="/",
             env={**self._forwarded(), **self.config.env},
             timeout=seconds,
-            output_limit=self.config.output_limit,
+            output_limit=limit,
+            forks=self.config.fork,
         )
-        output = result.stdout + result.stderr
-        if result.timed_out:
-            return _failure("TimeoutExpired", f"Command '{command}' timed out after {seconds} seconds", output)
-        cut = f"The output was longer than {self.config.output_limit} bytes; its middle was cut out."
-        return {
-            "output": output,
-            "returncode": result.exit_code,
-            "exception_info": cut if result.truncated else "",
-        }
+        return observation(result, command, seconds, limit)
 
     def _forwarded(self) -> dict[str, str]:
         wanted = self.config.forward_env
         return {k: v for k, v in os.environ.items() if any(fnmatch.fnmatchcase(k, pattern) for pattern in wanted)}
+
+    # --- where the sandbox is ---
+
+    def _position(self) -> tuple[str | None, object]:
+        """The head that the live state grew from, and which processes live."""
+        record = self.sandbox.record
+        return self.planarian.registry.branch(record.id).head, record.live
+
+    def _moved(self) -> Iterator[str]:
+        """What the model has to know when somebody else rolled the sandbox back, or restarted it, since its last
+        action. A statepoint that somebody took changes nothing for it.
+        """
+        (head, live), (now, lives) = self._where, self._position()
+        if now is None or (live == lives and head in (None, *self._line(now))):
+            return
+        at = self.planarian.registry.statepoint(now)
+        what = one_line(": ".join(filter(None, (at.name and f"`{at.name}`", at.description))), _DESCRIPTION)
+        yield (
+            "# The environment was brought elsewhere since your last command\n\n"
+            f"It is now at statepoint {at.id} {what}\n"
+            "What you did after that no longer holds. `planarian ledger` lists the statepoints."
+        )
+
+    def _line(self, statepoint_id: str | None) -> Iterator[str]:
+        """A statepoint and those that it grew from."""
+        seen: set[str] = set()
+        while statepoint_id and statepoint_id not in seen:
+            seen.add(statepoint_id)
+            yield statepoint_id
+            found = self.planarian.registry.find(statepoint_id)
+            statepoint_id = found.parent_id if found else None
 
     # --- statepoints ---
 
@@ -169,24 +206,27 @@ class PlanarianEnvironment:
             return
         try:
             taken = pending.result()
-            self._noted = {"statepoint": taken.id} if taken else {}
+            if taken is not None:
+                self._noted = {"statepoint": taken.id}
+                self._where = taken.id, self._where[1]
         except PlanarianError as error:
             self._noted = {"snapshot_error": error.to_dict()}
 
-    def _submit(self, submission: str) -> NoReturn:
+    def _submit(self, submitted: str) -> NoReturn:
         """Take the last statepoint, then let the submission through whatever became of it."""
         from minisweagent.exceptions import Submitted
 
-        extra: dict[str, Any] = {"exit_status": "Submitted", "submission": submission}
+        extra: dict[str, Any] = {"exit_status": "Submitted", "submission": submitted}
         try:
             last = self.planarian.snapshot_by_policy(self.sandbox, "submit", description="the agent submitted")
             if last is not None:
                 self._noted = {"statepoint": last.id}
+                self._where = self._position()
         except PlanarianError as error:
             self._note_failure(error)
         if self._noted:
             extra["planarian"] = {"sandbox": self.sandbox.id, **self._noted}
-        raise Submitted({"role": "exit", "content": submission, "extra": extra})
+        raise Submitted({"role": "exit", "content": submitted, "extra": extra})
 
     # --- what mini-swe-agent asks besides ---
 
@@ -197,21 +237,31 @@ class PlanarianEnvironment:
         return recursive_merge(asdict(self.config), platform.uname()._asdict(), dict(os.environ), kwargs)
 
     def serialize(self) -> dict[str, Any]:
-        """For the trajectory file; says which sandbox to go back to."""
+        """For the trajectory file: which sandbox to go back to, where it stands, the agent's forks of it, and which
+        remote services its statepoints include (``planarian.toml``).
+        """
         return {
             "info": {
                 "config": {
                     "environment": asdict(self.config),
                     "environment_type": f"{type(self).__module__}.{type(self).__name__}",
                 },
-                "planarian": {"home": str(self.planarian.home), "sandbox": self.sandbox.id},
+                "planarian": {
+                    "home": str(self.planarian.home),
+                    "sandbox": self.sandbox.id,
+                    "statepoint": self._where[0] if self._closed else self._position()[0],
+                    "forks": [] if self._closed else [fork.id for fork in self._forks()],
+                    "services": {name: table["kind"] for name, table in self.planarian.config.services.items()},
+                },
             }
         }
 
     # --- the end ---
 
     def close(self) -> None:
-        """Wait for the last statepoint; remove the sandbox unless it is to be kept. Idempotent; runs at exit too."""
+        """Wait for the last statepoint; remove the sandbox, and the agent's forks of it, unless they are to be kept.
+        Idempotent; runs at exit too.
+        """
         if self._closed:
             return
         self._closed = True
@@ -219,11 +269,17 @@ class PlanarianEnvironment:
         self._collect_statepoint()
         try:
             if not self.config.keep and not self.config.attach:
-                self.planarian.remove_sandbox(self.sandbox)
-        except LineageError as error:  # the agent forked it, and the fork stays
+                for sandbox in (*reversed(self._forks()), self.sandbox):
+                    self.planarian.remove_sandbox(sandbox)
+        except LineageError as error:  # somebody forked it, and the fork stays
             self.logger.warning("The sandbox was not removed: %s", error)
         finally:
             self._close_planarian()
+
+    def _forks(self) -> list[Sandbox]:
+        """Those that the agent made, and the agents in them; oldest first."""
+        records = self.planarian.registry.sandboxes()
+        return [Sandbox(self.planarian, r.id) for r in records if r.made_by == self.sandbox.id]
 
     def _close_planarian(self) -> None:
         if self._owned:
@@ -234,46 +290,3 @@ class PlanarianEnvironment:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
         self.close()
-
-
-def require_mini() -> None:
-    """ConfigurationError, with what mends it, where mini-swe-agent can't be imported."""
-    try:
-        import minisweagent  # noqa: F401
-    except ImportError as error:
-        raise ConfigurationError(
-            f"mini-swe-agent can't be imported: {error}",
-            code="miniswe-missing",
-            remedy="pip install 'planarian[miniswe]'",
-        ) from error
-
-
-def _failure(kind: str, error: str, output: str = "") -> dict[str, Any]:
-    """An action that failed rather than ended: in the words of ``LocalEnvironment``."""
-    return {
-        "output": output,
-        "returncode": -1,
-        "exception_info": f"An error occurred while executing the command: {error}",
-        "extra": {"exception_type": kind, "exception": error},
-    }
-
-
-def _refusal(command: str) -> dict[str, Any] | None:
-    """Why no system could run this command, as an observation; None when it can be tried."""
-    try:
-        length = len(os.fsencode(command))
-    except UnicodeEncodeError as error:
-        return _failure("UnicodeEncodeError", str(error))
-    if "\0" in command:
-        return _failure("ValueError", "embedded null byte")
-    if length > _LONGEST_ARGUMENT:
-        return _failure("OSError", "[Errno 7] Argument list too long: write long content to a file piece by piece")
-    return None
-
-
-def _submission(observation: dict[str, Any]) -> str | None:
-    """What the agent submits; None when it goes on. A cut output is no submission: it would be a damaged one."""
-    lines = observation["output"].lstrip().splitlines(keepends=True)
-    if not lines or lines[0].strip() != SUBMIT or observation["returncode"] != 0 or observation["exception_info"]:
-        return None
-    return "".join(lines[1:])

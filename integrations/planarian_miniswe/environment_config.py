@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from typing import Any
 
+from planarian_core.agent_requests import FORKS
 from planarian_core.errors import ConfigurationError
 
 
@@ -24,6 +25,8 @@ class PlanarianEnvironmentConfig:
     forward_env: list[str] = field(default_factory=list)
     """Names (or patterns such as ``LC_*``) of variables that actions get from this process; ``env`` comes before them.
     Nothing by default: a model's API key has no business in a sandbox."""
+    interpreter: list[str] = field(default_factory=lambda: ["/bin/bash", "-c"])
+    """What runs an action's text, which becomes its last argument: a login shell, another language."""
     output_limit: int = 10 * 1024 * 1024
     """Bytes of an action's output that are kept; the middle of more is cut out, and such an output submits nothing."""
 
@@ -36,8 +39,12 @@ class PlanarianEnvironmentConfig:
     attach: str = ""
     """Go on in this sandbox (id, beginning of an id, or name) instead of a new one."""
     keep: bool = True
-    """Leave the sandbox and its statepoints after the run, to look at and roll back. An attached one always stays."""
+    """Leave the sandbox, its statepoints and the agent's forks after the run, to look at and roll back. An attached one
+    always stays."""
 
+    fork: str = "agent"
+    """What the agent may do with forks: ``none``: make none; ``agent``: make, use and promote its own; ``on-rollback``:
+    that, and each rollback that it asks for leaves a fork in which what it goes back from goes on."""
     policy: str = ""
     """When a statepoint is taken: ``every-call``, ``every:N``, ``on-change``, ``milestones`` or ``manual``; as the
     sandbox or else the home says if empty."""
@@ -52,6 +59,10 @@ class PlanarianEnvironmentConfig:
             value, expected = getattr(self, key.name), _EXPECTED.get(str(key.type), object)
             if not isinstance(value, expected) or (isinstance(value, bool) and expected is not bool):
                 raise ConfigurationError(f"environment: {key.name} must be {key.type}, not {value!r}")
+        if self.fork not in FORKS:
+            raise ConfigurationError(f"environment: fork can't be {self.fork!r}", remedy=f"one of: {', '.join(FORKS)}")
+        if not self.interpreter or not all(isinstance(word, str) for word in self.interpreter):
+            raise ConfigurationError("environment: interpreter must be words", remedy='such as ["/bin/bash", "-c"]')
         for name, value in self.env.items():
             if not isinstance(name, str) or not isinstance(value, str):
                 raise ConfigurationError(f"environment: env: {name} must be a string, not {value!r}", remedy="quote it")

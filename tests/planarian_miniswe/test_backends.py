@@ -108,3 +108,24 @@ def test_a_dead_sandbox_is_an_error_not_an_output(environment: PlanarianEnvironm
     environment.sandbox.stop()
     with pytest.raises(SandboxError):
         run(environment, "echo hello")
+
+
+def test_the_model_is_told_when_somebody_rolled_back_meanwhile(environment: PlanarianEnvironment) -> None:
+    environment.planarian.set_policy(environment.sandbox, "every-call")
+    run(environment, "echo one > f")
+    run(environment, "echo two > f")
+    environment.sandbox.rollback("@head~1")
+    told, _, output = run(environment, "cat f").partition("statepoints.\n\n")
+    assert told.startswith("# The environment was brought elsewhere")
+    assert re.search(r"now at statepoint sp-\w+ echo one > f$", told, re.M)
+    assert output == "one\n"
+    assert run(environment, "cat f") == "one\n", "told once"
+
+
+def test_a_rollback_to_where_one_is_counts_too(environment: PlanarianEnvironment) -> None:
+    point = environment.sandbox.snapshot("start")
+    run(environment, "echo one > f")
+    environment.sandbox.rollback(point)
+    seen = run(environment, "ls f")
+    assert "brought elsewhere" in seen
+    assert "`start`" in seen

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from importlib.metadata import requires
 from pathlib import Path
 
 import pytest
@@ -19,7 +20,7 @@ from planarian_core.hookspecs import BackendFactory, hookimpl
 from planarian_core.interfaces import Layer
 from planarian_core.model import Artefact, Statepoint
 from planarian_core.testing.fakes import FakeFilesystem, FakePlugin
-from planarian_miniswe import PlanarianEnvironment
+from planarian_miniswe import PlanarianEnvironment, requirements
 
 MakeEnvironment = Callable[..., PlanarianEnvironment]
 SUBMIT = "echo COMPLETE_TASK_AND_SUBMIT_FINAL_OUTPUT; echo the; echo patch"
@@ -41,7 +42,7 @@ def test_importing_needs_no_mini_swe_agent_and_making_one_says_what_is_missing()
     script = """
 import sys
 sys.modules["minisweagent"] = sys.modules["pydantic"] = None
-from planarian_miniswe import PlanarianEnvironment
+from planarian_miniswe import PlanarianEnvironment, requirements
 try:
     PlanarianEnvironment()
 except Exception as error:
@@ -69,6 +70,8 @@ def test_importing_prints_nothing_and_loads_no_framework() -> None:
         ({"policy": "sometimes"}, "policy 'sometimes' is unknown"),
         ({"sandbox": "nonesuch"}, "no sandbox backend called 'nonesuch'"),
         ({"workspace": "/nonesuch"}, "/nonesuch can't be used"),
+        ({"fork": "always"}, "fork can't be 'always'"),
+        ({"interpreter": []}, "interpreter must be words"),
     ],
 )
 def test_settings_that_cannot_be_meant_are_named(
@@ -90,6 +93,56 @@ def test_variables_are_forwarded_only_when_named(make: MakeEnvironment, monkeypa
     environment = make(forward_env=["FORWARDED_*"], env={"OWN": "2"})
     (seen,) = run(environment, 'echo "$FORWARDED_ONE $OWN [$SECRET_KEY]"')
     assert seen["output"] == "1 2 []\n"
+
+
+def test_the_interpreter_gets_the_action_as_its_last_argument(make: MakeEnvironment) -> None:
+    (seen,) = run(make(interpreter=["python3", "-c"], policy="manual"), "print(6 * 7)")
+    assert seen["output"] == "42\n"
+
+
+def test_a_file_for_bash_to_begin_with_is_read_once(make: MakeEnvironment, workspace: Path) -> None:
+    (workspace / "begin").write_text("echo begun")
+    environment = make(policy="manual", env={"BASH_ENV": str(workspace / "begin")})
+    assert run(environment, "echo done")[0]["output"] == "begun\ndone\n"
+
+
+# --- what is said through mini-swe-agent's loader ---
+
+
+LOAD = """
+import sys
+{before}
+from minisweagent.environments import get_environment
+try:
+    get_environment({{"environment_class": "planarian_miniswe.PlanarianEnvironment"}})
+except Exception as error:
+    print(type(error).__name__, error)
+"""
+
+
+@pytest.mark.parametrize(
+    ("before", "said"),
+    [
+        (
+            "import importlib.metadata as m; m.version = lambda name: '3.0.1'",
+            ["ConfigurationError", "mini-swe-agent 3.0.1 is installed", "pip install 'planarian[miniswe]'"],
+        ),
+        ("sys.modules['pluggy'] = None", ["RuntimeError", "not whole", "pluggy", "'planarian[miniswe]'"]),
+    ],
+    ids=["a version outside the range", "a part of Planarian is missing"],
+)
+def test_mini_swe_agent_s_loader_shows_what_is_wrong(before: str, said: list[str]) -> None:
+    """Without ImportErrors: it would say "Unknown environment type" for those."""
+    script = LOAD.format(before=before)
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, timeout=60)
+    for words in said:
+        assert words in done.stdout, done.stdout + done.stderr
+
+
+def test_the_range_is_that_of_the_extra() -> None:
+    wanted = {r.partition(";")[0].strip() for r in requires("planarian") or () if r.startswith("mini-swe-agent")}
+    assert wanted == {"mini-swe-agent<3,>=2.4"}
+    assert (requirements._AT_LEAST, requirements._BELOW) == ((2, 4), (3,))
 
 
 # --- observations ---
@@ -263,7 +316,9 @@ def test_attach_picks_a_stopped_sandbox_up_and_sets_its_policy(
     second = make(attach="mine", policy="every:2")
     assert "was picked up again at statepoint" in caplog.text
     (seen,) = run(second, "echo runs")
-    assert seen["output"] == "runs\n"
+    assert str(seen["output"]).startswith("# The environment was picked up again at statepoint")
+    assert str(seen["output"]).endswith("\n\nruns\n")
+    assert run(second, "echo runs")[0]["output"] == "runs\n", "told once"
     assert second.sandbox.record.policy == "every:2"
     assert make(attach="mine").sandbox.record.policy == "every:2", "it stays with the sandbox"
 
@@ -288,7 +343,39 @@ def test_the_trajectory_says_where_to_go_back_to(make: MakeEnvironment) -> None:
     info = json.loads(json.dumps(environment.serialize()))["info"]
     assert info["config"]["environment"]["env"] == {"A": "b"}
     assert info["config"]["environment_type"] == "planarian_miniswe.environment.PlanarianEnvironment"
-    assert info["planarian"]["sandbox"] == environment.sandbox.id
+    said = info["planarian"]
+    assert said["sandbox"] == environment.sandbox.id
+    assert said["statepoint"] is None
+    run(environment, "echo one; planarian fork @head || true")
+    (first,) = statepoints(environment)
+    assert environment.serialize()["info"]["planarian"]["statepoint"] == first.id
+    environment.close()
+    json.dumps(environment.serialize())  # also after the end
+
+
+def test_the_trajectory_names_the_remote_services(make: MakeEnvironment, fake_planarian: Planarian) -> None:
+    fake_planarian.with_config(services={"shop": {"kind": "sql", "dsn": "postgresql://user:secret@host/shop"}})
+    said = make().serialize()["info"]["planarian"]
+    assert said["services"] == {"shop": "sql"}
+    assert "secret" not in json.dumps(said)
+
+
+# --- what somebody else does meanwhile ---
+
+
+def test_a_statepoint_that_somebody_takes_is_none_of_the_model_s_business(make: MakeEnvironment) -> None:
+    environment = make()
+    run(environment, "echo one > f")
+    environment.sandbox.snapshot("by a user")
+    assert run(environment, "cat f")[0]["output"] == "one\n"
+
+
+def test_what_was_told_is_no_submission_s_obstacle(make: MakeEnvironment) -> None:
+    environment = make()
+    run(environment, "echo one")
+    environment.planarian.rollback(environment.sandbox, statepoints(environment)[0])
+    with pytest.raises(Submitted):
+        run(environment, SUBMIT)
 
 
 def test_templates_get_what_the_local_environment_offers(make: MakeEnvironment) -> None:
