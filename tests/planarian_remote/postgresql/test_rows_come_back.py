@@ -132,6 +132,66 @@ def test_settings_of_the_session_change_nothing(agent: Agent, other: Observer, s
     assert other.text("t") == before
 
 
+@pytest.mark.parametrize("default", ["now()", "'now'", "current_date - 'yesterday'::date", "'a'", "NULL"])
+@pytest.mark.parametrize("settings", ["SET DateStyle = 'German'", "SET TimeZone = 'Asia/Kathmandu'"])
+def test_a_new_column_s_first_values_come_back_with_it(
+    agent: Agent, other: Observer, default: str, settings: str
+) -> None:
+    type_ = {"'a'": "char(3)", "current_date - 'yesterday'::date": "int"}.get(default, "timestamptz")
+    other.run(
+        "CREATE TABLE t (n int)",
+        "CREATE TABLE t_child () INHERITS (t)",
+        "INSERT INTO t VALUES (1), (2)",
+        "INSERT INTO t_child VALUES (3)",
+        "CREATE FUNCTION never() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN RETURN NULL; END $$",
+        "CREATE TRIGGER never BEFORE UPDATE ON t FOR EACH ROW EXECUTE FUNCTION never()",
+    )
+    agent.target.call("execute_sql", {"sql": settings})
+
+    def state() -> tuple[object, ...]:
+        defaults = "(SELECT attrelid::regclass, pg_get_expr(adbin, adrelid) FROM pg_attrdef JOIN pg_attribute "
+        defaults += "ON attrelid = adrelid AND attnum = adnum WHERE adrelid::regclass::text ~ '^t')"
+        triggers = "(SELECT tgname, tgenabled FROM pg_trigger WHERE tgname = 'never')"
+        return tuple(other.text(name) for name in ("t", "ONLY t", defaults, triggers))
+
+    before = state()
+    agent(f"ALTER TABLE t ADD COLUMN made {type_} DEFAULT {default}")
+    after = state()
+    agent.undo()
+    assert state() == before
+    agent.redo()
+    assert state() == after
+
+
+def test_a_default_of_that_moment_comes_back(agent: Agent, other: Observer) -> None:
+    other.run("CREATE TABLE t (at timestamptz)")
+    default = "(SELECT pg_get_expr(adbin, adrelid) FROM pg_attrdef WHERE adrelid = 't'::regclass)"
+    agent("ALTER TABLE t ALTER COLUMN at SET DEFAULT 'now'")
+    after = other.text(default)
+    agent.undo()
+    assert other.text(default) == []
+    agent.redo()
+    assert other.text(default) == after
+
+
+@pytest.mark.parametrize("table", ["nothing ()", "made (a int GENERATED ALWAYS AS (1) STORED)"])
+def test_rows_without_columns_of_their_own(agent: Agent, other: Observer, table: str) -> None:
+    other.run(f"CREATE TABLE {table}")
+    name = table.split()[0]
+    agent(f"INSERT INTO {name} DEFAULT VALUES")
+    agent(f"INSERT INTO {name} SELECT FROM generate_series(1, 3)")
+    filled = other.text(name)
+    assert len(filled) == 4
+    agent(f"DELETE FROM {name}")  # noqa: S608
+    agent.undo(1)
+    assert other.text(name) == filled
+    agent.redo(1)
+    agent.undo()
+    assert other.text(name) == []
+    agent.kind.move([], agent.effects[:2], agent.target, lambda effect, state: None)
+    assert other.text(name) == filled
+
+
 def test_deferred_constraints_are_looked_at_in_the_call(agent: Agent, other: Observer) -> None:
     other.run(
         "CREATE TABLE d (a int UNIQUE DEFERRABLE INITIALLY DEFERRED, p int PRIMARY KEY)", "INSERT INTO d VALUES (1, 1)"

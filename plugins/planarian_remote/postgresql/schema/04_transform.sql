@@ -165,11 +165,11 @@ BEGIN
     END IF;
     IF v_steps.i > 0 THEN
         ctes := ctes || format(
-            ', i%1$s AS (INSERT INTO %2$s (%4$s) OVERRIDING SYSTEM VALUE
+            ', i%1$s AS (INSERT INTO %2$s %4$s OVERRIDING SYSTEM VALUE
                          SELECT %5$s FROM (SELECT w.image::%2$s AS r FROM planarian.work w
                                            WHERE w.relation = %3$s AND w.step = ''i'' OFFSET 0) n
                          WHERE true%6$s RETURNING 1)',
-            p_at, p_name, p_relation, v_columns.names, v_columns.new_values, v_after
+            p_at, p_name, p_relation, '(' || v_columns.names || ')', v_columns.new_values, v_after
         );
         counts := counts || format(' + (SELECT count(*) FROM i%s)', p_at);
     END IF;

@@ -2,7 +2,7 @@
 
 -- An inverse is {"undo": [steps], "redo": [steps]}. A step: {"do": "sql", "sql": a statement, "path": its search_path},
 -- {"do": "aside" | "back", "oid": of a table or sequence, "contents": what it must hold}, or
--- {"do": "plain", "oid", "column", "value"}: see that the column holds this value everywhere.
+-- {"do": "plain" | "column", "oid", "column", …} (14_columns.sql).
 CREATE FUNCTION planarian.run_steps(p_id bigint, p_steps jsonb) RETURNS void LANGUAGE plpgsql
 SET search_path = pg_catalog, pg_temp AS $$
 DECLARE
@@ -19,6 +19,7 @@ BEGIN
             WHEN 'aside' THEN PERFORM planarian.put_aside(p_id, r.relation, r.step ->> 'contents');
             WHEN 'back' THEN PERFORM planarian.bring_back(p_id, r.relation);
             WHEN 'plain' THEN PERFORM planarian.check_plain(r.relation, r.step ->> 'column', r.step ->> 'value');
+            WHEN 'column' THEN PERFORM planarian.repeat_column(r.relation, r.step);
         END CASE;
     END LOOP;
 END $$;
@@ -83,27 +84,6 @@ BEGIN
     END LOOP;
 END $$;
 
-CREATE FUNCTION planarian.check_plain(p_relation oid, p_column text, p_value text) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    v_differs text;
-BEGIN
-    EXECUTE format('SELECT coalesce(%1$I::text, ''NULL'') FROM %2$s WHERE %1$I::text IS DISTINCT FROM $1 LIMIT 1',
-                   p_column, p_relation::regclass) INTO v_differs USING p_value;
-    IF v_differs IS NOT NULL THEN
-        PERFORM planarian.conflict(p_relation::regclass::text, format('%s: %s', p_column, coalesce(p_value, 'NULL')), v_differs);
-    END IF;
-END $$;
-
-CREATE FUNCTION planarian.column_value(p_relation oid, p_column text) RETURNS jsonb LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp AS $$
-DECLARE
-    v_value text;
-BEGIN
-    EXECUTE format('SELECT %I::text FROM %s LIMIT 1', p_column, p_relation::regclass) INTO v_value;
-    RETURN coalesce(to_jsonb(v_value), 'null');
-END $$;
-
 -- Makes a call that changes the schema. p_form says how its inverse is found (schema_change.py):
 --   'create'  p_kind is what it makes ('TABLE', 'VIEW', …)
 --   'drop'    p_kind and p_name are what it drops
@@ -139,8 +119,8 @@ BEGIN
         v_inverse := planarian.create_inverse(p_kind, p_statement, v_path, v_files);
     ELSIF p_form = 'alter' AND p_undo IS NULL THEN
         v_inverse := planarian.constraint_inverse(v_name, p_statement, v_path);
-    ELSIF p_undo = 'drop column' THEN
-        v_inverse := pg_catalog.jsonb_set(v_inverse, '{undo,0,value}', planarian.column_value(v_name, p_column));
+    ELSIF p_undo IN ('drop column', 'default') THEN
+        v_inverse := planarian.column_inverse(v_inverse, v_name, p_column, p_undo = 'drop column');
     END IF;
     IF NOT planarian.check_schema_change(v_begun.id, v_inverse, v_before, v_files, v_counters) THEN
         v_inverse := '{"undo": [], "redo": []}';  -- such as ALTER TABLE IF EXISTS of one that doesn't
