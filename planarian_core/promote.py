@@ -99,7 +99,7 @@ class Promotion:
         why = "by request" if files_only else ""
         request = SnapshotRequest(description=f"as promoted into {self._source.id}", files_only=why)
         captured = self._statepoints.snapshot(self._fork, request)
-        promoted = self._adopt(captured)
+        promoted = self.adopt(captured)
         restored = self._statepoints.rollback(
             self._source, promoted, files_only=files_only, accept_pivots=accept_pivots
         )
@@ -151,8 +151,8 @@ class Promotion:
 
     # --- the new statepoint ---
 
-    def _adopt(self, captured: Statepoint) -> Statepoint:
-        """A statepoint of the source that holds what was captured of the fork; the source isn't moved yet."""
+    def adopt(self, captured: Statepoint, description: str = "") -> Statepoint:
+        """A statepoint of the source that holds what was captured of the fork; the source isn't moved."""
         source = self._source
         remote = self._statepoints.remote.adopt(source, captured, self._point)
         standing = self._sandboxes.standing_gaps(source)
@@ -163,7 +163,8 @@ class Promotion:
             branch_id=source.branch_id,
             parent_id=self._point.id,
             created_at=utc_now(),
-            description=f"promoted from the fork {name}",
+            automatic=captured.automatic,
+            description=description or f"promoted from the fork {name}",
             facts=captured.facts,
             files=shared(captured, captured.files),
             processes=self._shared_processes(captured),

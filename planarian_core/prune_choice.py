@@ -20,13 +20,14 @@ class PrunePolicy:
     ``keep_last`` of a sandbox's statepoints always stay, the newest in the registry's order, not by the clock. Beyond
     them those older than ``max_age`` (seconds) go, then the oldest until ``max_bytes`` are kept; where neither is
     given, all of them. Never removed are heads, what forks grew from, held ones, those of operations under way, and
-    named ones while ``keep_named``.
+    named ones while ``keep_named``. With ``only`` nothing is removed but what of these ids may go.
     """
 
     keep_last: int | None = None
     keep_named: bool = True
     max_age: float | None = None
     max_bytes: int | None = None
+    only: frozenset[str] | None = None
 
     @property
     def newest(self) -> int:
@@ -62,6 +63,8 @@ def choose(statepoints: Iterable[Statepoint], policy: PrunePolicy, reasons: Mapp
         born = _born(statepoint, latest.get(statepoint.sandbox_id), now)
         latest[statepoint.sandbox_id] = born
         if following[statepoint.sandbox_id] < policy.newest:
+            continue
+        if policy.only is not None and statepoint.id not in policy.only:
             continue
         old = policy.max_age is not None and (now - born).total_seconds() > policy.max_age
         wanted = old or (policy.max_age is None and policy.max_bytes is None)

@@ -427,6 +427,7 @@ class Planarian:
     release = verbs.release
     prune = verbs.prune
     promote = verbs.promote
+    adopt = verbs.adopt
     preview_promotion = verbs.preview_promotion
     attach = verbs.attach
     keep_warm = verbs.keep_warm

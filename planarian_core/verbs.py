@@ -218,6 +218,20 @@ def promote(
         return restored
 
 
+def adopt(self: Planarian, statepoint: Statepoint, description: str = "") -> Statepoint:
+    """Make what a statepoint of a fork holds a statepoint of the sandbox that the fork came from, too. Neither is moved,
+    and the fork can be removed without it.
+
+    It hangs below the fork point, and says of remote services what :meth:`promote` would.
+
+    Raises:
+        LineageError: it is of no fork, or given up, or the source is gone.
+    """
+    fork = self.owner_of(statepoint)
+    with _promotion(self, fork) as promotion:
+        return promotion.adopt(self.resolve(fork, statepoint), description)
+
+
 def preview_promotion(self: Planarian, fork: Sandbox) -> PromotionPreview:
     """What :meth:`promote` would set aside."""
     with _promotion(self, fork) as promotion:

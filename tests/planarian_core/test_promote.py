@@ -242,3 +242,30 @@ def test_what_was_promoted_is_accounted_for_when_its_fork_is_gone(
     fake_planarian.prune(PrunePolicy(keep_last=0, keep_named=False), [source])
     assert fake_planarian.registry.statepoint(promoted.id).status is Status.PRUNED
     assert quota.stored(fake_planarian.registry) == last.files.stored
+
+
+# --- adoption ---
+
+
+def test_a_fork_s_statepoint_outlives_the_fork_in_its_source(
+    fake_planarian: Planarian, source: Sandbox, fork: Sandbox
+) -> None:
+    base = fake_planarian.resolve(source, "base")
+    _write(source, "f", "the source went on")
+    captured = fake_planarian.snapshot(fork)
+    adopted = fake_planarian.adopt(captured, "tried")
+    assert (adopted.sandbox_id, adopted.parent_id, adopted.description) == (source.id, base.id, "tried")
+    assert fake_planarian.resolve(source, "@head") == base, "the source isn't moved"
+    assert _read(source, "f") == "the source went on"
+    fake_planarian.remove_sandbox(fork)
+    again = fake_planarian.fork(adopted)
+    assert _read(again, "f") == "attempted"
+    fake_planarian.remove_sandbox(again)
+    assert fake_planarian.prune(PrunePolicy(keep_last=0), [source]).statepoints == (adopted.id,)
+    assert not list((fake_planarian.home / "fake-files").glob(captured.id)), "the last that needed it is gone"
+
+
+def test_what_belongs_to_no_fork_is_not_adopted(fake_planarian: Planarian, source: Sandbox) -> None:
+    with pytest.raises(LineageError) as raised:
+        fake_planarian.adopt(fake_planarian.resolve(source, "base"))
+    assert raised.value.code == "not-a-fork"

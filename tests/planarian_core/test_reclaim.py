@@ -118,6 +118,14 @@ def test_what_must_stay_stays(
 # --- what stays and what goes ---
 
 
+def test_only_those_named_are_looked_at(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    first, second, third, head = _take(fake_planarian, sandbox, "one", "two", "three", "four")
+    fake_planarian.hold(third)
+    only = PrunePolicy(keep_last=0, only=frozenset({second.id, third.id, head.id}))
+    assert fake_planarian.prune(only).statepoints == (second.id,)
+    assert _committed(fake_planarian, sandbox) == [first.id, third.id, head.id]
+
+
 def test_a_pruned_statepoint_keeps_its_record_and_evidence(fake_planarian: Planarian, sandbox: Sandbox) -> None:
     first, second = _take(fake_planarian, sandbox, "one", "two")
     fake_planarian.append_outcome(first, "the build broke", status="failed")
