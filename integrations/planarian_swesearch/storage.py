@@ -5,14 +5,26 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
+from typing import Any, Protocol, TypeVar
 
 from planarian_core.errors import ConfigurationError, PlanarianError
 from planarian_core.model import SandboxRecord
 from planarian_swesearch.tree import Tree
 
+T = TypeVar("T")
+
 _LARGEST = 256 * 1024 * 1024
+
+
+class Saved(Protocol):
+    """What a tree is to its file."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it, JSON-safe."""
+        ...
 
 
 class TreeFile:
@@ -46,7 +58,11 @@ class TreeFile:
             ) from error
 
     def load(self) -> Tree | None:
-        """The saved tree; None where there is none yet.
+        """The saved tree; None where there is none yet. PlanarianError: see :meth:`load_as`."""
+        return self.load_as(Tree.from_dict)
+
+    def load_as(self, parse: Callable[[Any], T]) -> T | None:
+        """What ``parse`` makes of the saved JSON; None where nothing is saved yet.
 
         Raises:
             PlanarianError: ``search-unreadable``: it is damaged, or no tree.
@@ -61,7 +77,7 @@ class TreeFile:
         try:
             if len(data) > _LARGEST:
                 raise ValueError("it is too large")
-            return Tree.from_dict(json.loads(data))
+            return parse(json.loads(data))
         except (ValueError, KeyError, TypeError, RecursionError) as error:
             raise self._unreadable(f"{type(error).__name__}: {error}") from error
 
@@ -73,7 +89,7 @@ class TreeFile:
             remedy="bring the file back from a copy, or begin anew in another path",
         )
 
-    def save(self, tree: Tree) -> None:
+    def save(self, tree: Saved) -> None:
         """Put the tree in place of the one before, durably; a reader sees the one or the other.
 
         Raises:
