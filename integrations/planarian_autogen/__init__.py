@@ -22,6 +22,7 @@ from planarian_core.requirements import require
 
 if TYPE_CHECKING:
     from planarian_autogen.code_executor import SandboxCodeExecutor
+    from planarian_autogen.remote_tools import RemoteWorkbench
     from planarian_autogen.state import load_state, save_state
     from planarian_autogen.tools import EnvironmentTool, primitive_tools, sandbox_tools
     from planarian_autogen.workbench import SandboxWorkbench, StatepointWorkbench
@@ -30,6 +31,7 @@ __all__ = [
     "Environment",
     "EnvironmentSettings",
     "EnvironmentTool",
+    "RemoteWorkbench",
     "SandboxCodeExecutor",
     "SandboxWorkbench",
     "StatepointWorkbench",
@@ -41,6 +43,7 @@ __all__ = [
 
 _PLACES = {
     "EnvironmentTool": "tools",
+    "RemoteWorkbench": "remote_tools",
     "SandboxCodeExecutor": "code_executor",
     "SandboxWorkbench": "workbench",
     "StatepointWorkbench": "workbench",

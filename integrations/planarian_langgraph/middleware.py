@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Annotated, Any, NotRequired
 
-from anyio import to_thread
 from langchain.agents.middleware import AgentMiddleware, AgentState, ExtendedModelResponse, ModelRequest, ModelResponse
 from langchain_core.messages import HumanMessage
 from langchain_core.tools import BaseTool
 from langgraph.prebuilt.tool_node import ToolCallRequest
 from langgraph.types import Command
 
-from planarian_langgraph.environments import Entered, Environments, Step
+from planarian_core.coroutines import in_thread
+from planarian_langgraph.bringing import Entered, Step
+from planarian_langgraph.environments import Environments
 from planarian_langgraph.marks import CHANNEL, Mark, mark_of, newer
 from planarian_langgraph.wrappers import ToolCalls, ToolResult, current_step
 
@@ -45,7 +47,7 @@ class StatepointMiddleware(AgentMiddleware[EnvironmentAgentState, Any, Any]):
     def wrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], ModelResponse[Any]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        step, mark = current_step(), mark_of(request.state)
+        step, mark = current_step(looks=True), mark_of(request.state)
         with self._environments.call(step, mark) as entered:
             told = _told(mark, entered, self._environments, step)
         return _answered(handler(_telling(request, told)), told)
@@ -53,9 +55,9 @@ class StatepointMiddleware(AgentMiddleware[EnvironmentAgentState, Any, Any]):
     async def awrap_model_call(
         self, request: ModelRequest[Any], handler: Callable[[ModelRequest[Any]], Awaitable[ModelResponse[Any]]]
     ) -> ModelResponse[Any] | ExtendedModelResponse[Any]:
-        step, mark = current_step(), mark_of(request.state)
+        step, mark = current_step(looks=True), mark_of(request.state)
         async with self._environments.acall(step, mark) as entered:
-            told = await to_thread.run_sync(_told, mark, entered, self._environments, step)
+            told = await in_thread(partial(_told, mark, entered, self._environments, step))
         return _answered(await handler(_telling(request, told)), told)
 
     def wrap_tool_call(self, request: ToolCallRequest, handler: Callable[[ToolCallRequest], ToolResult]) -> ToolResult:

@@ -5,9 +5,9 @@ environment was. It never moves an environment: reading history must not, and La
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
-from anyio import to_thread
 from langchain_core.runnables import RunnableConfig
 from langgraph.checkpoint.base import (
     BaseCheckpointSaver,
@@ -18,6 +18,7 @@ from langgraph.checkpoint.base import (
     DeltaChannelHistory,
 )
 
+from planarian_core.coroutines import in_thread
 from planarian_langgraph.environments import Environments
 from planarian_langgraph.marks import CHANNEL, mark_of
 
@@ -30,8 +31,9 @@ class StatepointSaver(BaseCheckpointSaver[Any]):
 
     Args:
         inner: any ``BaseCheckpointSaver``.
-        environments: None only mirrors ids; else ``copy_thread`` forks the environment and ``delete_thread`` (and
-            ``prune`` with ``strategy="delete"``) removes it.
+        environments: None only mirrors ids; else ``copy_thread`` forks the environment, ``delete_thread`` (and
+            ``prune`` with ``strategy="delete"``) removes it, and ``prune`` gives up the statepoints that no checkpoint
+            names any more (those with names of their own stay).
     """
 
     def __init__(self, inner: BaseCheckpointSaver[Any], environments: Environments | None = None) -> None:
@@ -137,13 +139,15 @@ class StatepointSaver(BaseCheckpointSaver[Any]):
 
     def prune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         self.inner.prune(thread_ids, strategy=strategy)
-        if strategy == "delete":
-            self._with_environments(lambda environments: _remove_all(environments, thread_ids))
+        for thread_id in thread_ids:
+            left = [] if strategy == "delete" else list(self.inner.list(_config(thread_id)))
+            self._with_environments(partial(_pruned, strategy, thread_id, left))
 
     async def aprune(self, thread_ids: Sequence[str], *, strategy: str = "keep_latest") -> None:
         await self.inner.aprune(thread_ids, strategy=strategy)
-        if strategy == "delete":
-            await self._awith_environments(lambda environments: _remove_all(environments, thread_ids))
+        for thread_id in thread_ids:
+            left = [] if strategy == "delete" else [found async for found in self.inner.alist(_config(thread_id))]
+            await self._awith_environments(partial(_pruned, strategy, thread_id, left))
 
     def delete_for_runs(self, run_ids: Sequence[str]) -> None:
         self.inner.delete_for_runs(run_ids)
@@ -157,12 +161,20 @@ class StatepointSaver(BaseCheckpointSaver[Any]):
 
     async def _awith_environments(self, act: Callable[[Environments], None]) -> None:
         if self.environments is not None:
-            await to_thread.run_sync(act, self.environments)
+            await in_thread(partial(act, self.environments))
 
 
-def _remove_all(environments: Environments, thread_ids: Sequence[str]) -> None:
-    for thread_id in thread_ids:
+def _config(thread_id: str) -> RunnableConfig:
+    return {"configurable": {"thread_id": thread_id}}
+
+
+def _pruned(strategy: str, thread_id: str, left: Sequence[CheckpointTuple], environments: Environments) -> None:
+    """What goes with a thread's checkpoints; ``left``: those that stay."""
+    if strategy == "delete":
         environments.remove(thread_id)
+    else:
+        named = [str(dict(found.metadata).get(STATEPOINT, "")) for found in left]
+        environments.prune(thread_id, [statepoint for statepoint in named if statepoint])
 
 
 def _with_place(checkpoint: Checkpoint, metadata: CheckpointMetadata) -> CheckpointMetadata:

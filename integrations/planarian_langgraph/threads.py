@@ -11,19 +11,33 @@ import json
 import os
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 from planarian_core import Planarian
+from planarian_core.locks import SandboxLock
+
+
+@dataclass(frozen=True)
+class Begun:
+    """A call under way, or one that was cut off: no mark followed it. It began ``calls`` tool calls after
+    ``statepoint``.
+    """
+
+    call: str
+    statepoint: str
+    calls: int
 
 
 @dataclass(frozen=True)
 class Progress:
     """How far a sandbox's environment went. ``order``: of the newest mark. ``step``: the superstep that works in it
-    now or did last; ``finished``: the calls of that step that have ended.
+    now or did last; ``finished``: the calls of that step that have ended; ``begun``: the one that hasn't.
     """
 
     order: int = 0
     step: str = ""
     finished: tuple[str, ...] = ()
+    begun: Begun | None = None
 
 
 @dataclass(frozen=True)
@@ -56,7 +70,11 @@ class ThreadStore:
         self._folder = planarian.home / "langgraph"
 
     def _file(self, thread_id: str) -> Path:
-        return self._folder / f"{hashlib.sha256(thread_id.encode()).hexdigest()[:32]}.json"
+        return self._folder / f"{_key(thread_id)}.json"
+
+    def lock(self, thread_id: str) -> SandboxLock:
+        """What processes that serve the same thread have in common."""
+        return SandboxLock(self._folder.parent / "locks", f"langgraph-{_key(thread_id)}")
 
     def find(self, thread_id: str) -> Thread | None:
         """What is known of a thread, if it is known."""
@@ -64,10 +82,7 @@ class ThreadStore:
             data = json.loads(self._file(thread_id).read_text(encoding="utf-8"))
         except FileNotFoundError:
             return None
-        progress = {
-            sandbox: Progress(values["order"], values["step"], tuple(values["finished"]))
-            for sandbox, values in data["progress"].items()
-        }
+        progress = {sandbox: _progress(values) for sandbox, values in data["progress"].items()}
         return Thread(data["id"], data["current"], data["origin"], tuple(data["sandboxes"]), progress)
 
     def put(self, thread: Thread) -> None:
@@ -84,3 +99,25 @@ class ThreadStore:
     def remove(self, thread_id: str) -> None:
         """Forget a thread. Idempotent."""
         self._file(thread_id).unlink(missing_ok=True)
+
+    # --- sandboxes of removed threads that can't be removed yet ---
+
+    def left_over(self) -> list[str]:
+        return sorted(file.name for file in (self._folder / "left-over").glob("sb-*"))
+
+    def leave_over(self, sandbox_id: str) -> None:
+        (self._folder / "left-over").mkdir(mode=0o700, exist_ok=True)
+        (self._folder / "left-over" / sandbox_id).touch()
+
+    def forget_left_over(self, sandbox_id: str) -> None:
+        (self._folder / "left-over" / sandbox_id).unlink(missing_ok=True)
+
+
+def _key(thread_id: str) -> str:
+    return hashlib.sha256(thread_id.encode()).hexdigest()[:32]
+
+
+def _progress(values: dict[str, Any]) -> Progress:
+    begun = values.get("begun")
+    finished = tuple(values["finished"])
+    return Progress(values["order"], values["step"], finished, Begun(**begun) if begun else None)

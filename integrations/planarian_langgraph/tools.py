@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
+from collections.abc import Awaitable, Callable
+from functools import partial, wraps
 from typing import Any
 
 from langchain_core.tools import BaseTool, StructuredTool, ToolException
 
 from planarian_core import inside_files
+from planarian_core.coroutines import in_thread, run_command
 from planarian_core.errors import PlanarianError
+from planarian_core.model import CommandResult
 from planarian_langgraph.environments import Environments
 
 _OUTPUT = 30_000
@@ -23,7 +25,7 @@ def sandbox_tools(environments: Environments, *, timeout: float = 600.0) -> list
     """
     inside = _Inside(environments, timeout)
     return [
-        _tool(inside.bash, "Run a bash command in the workspace. Background processes go on running."),
+        _tool(inside.bash, "Run a bash command in the workspace. Background processes go on running.", inside.abash),
         _tool(inside.read_file, "Read lines of a text file, numbered. Paths are relative to the workspace."),
         _tool(inside.write_file, "Write a file, whole. Directories are made."),
         _tool(inside.edit_file, "Replace a text that occurs exactly once in a file."),
@@ -51,8 +53,17 @@ class _Inside:
 
     def bash(self, command: str) -> str:
         sandbox = self._environments.sandbox()
-        done = sandbox.run(command, timeout=self._timeout, output_limit=_OUTPUT)
+        return self._shown(sandbox.run(command, timeout=self._timeout, output_limit=_OUTPUT))
+
+    async def abash(self, command: str) -> str:
+        """Cancelled, it ends with all that it started."""
+        sandbox = self._environments.sandbox()
+        return self._shown(await run_command(sandbox, command, timeout=self._timeout, output_limit=_OUTPUT))
+
+    def _shown(self, done: CommandResult) -> str:
         output = "\n".join(part for part in (done.stdout.rstrip("\n"), done.stderr.rstrip("\n")) if part)
+        if done.timed_out:
+            raise ToolException(f"{output}\n(ended: it took longer than {self._timeout:g} seconds)".lstrip())
         if done.exit_code:
             raise ToolException(f"{output}\n(exit code {done.exit_code})".lstrip())
         return output or "(no output)"
@@ -90,8 +101,10 @@ class _Primitives:
         return sandbox.planarian.ledger(sandbox).to_markdown(sandbox.planarian.config.ledger_characters)
 
 
-def _tool(function: Callable[..., str], description: str) -> BaseTool:
-    """A tool whose failures are results that the model reads."""
+def _tool(
+    function: Callable[..., str], description: str, coroutine: Callable[..., Awaitable[str]] | None = None
+) -> BaseTool:
+    """A tool whose failures are results that the model reads. Cancelled, it is over before anything else is done."""
 
     @wraps(function)
     def call(*arguments: Any, **named: Any) -> str:
@@ -100,6 +113,20 @@ def _tool(function: Callable[..., str], description: str) -> BaseTool:
         except PlanarianError as error:
             raise ToolException(str(error)) from error
 
+    @wraps(function)
+    async def acall(*arguments: Any, **named: Any) -> str:
+        try:
+            if coroutine is not None:
+                return await coroutine(*arguments, **named)
+            return await in_thread(partial(function, *arguments, **named))
+        except PlanarianError as error:
+            raise ToolException(str(error)) from error
+
     return StructuredTool.from_function(
-        call, name=function.__name__, description=description, handle_tool_error=True, infer_schema=True
+        call,
+        acall,
+        name=function.__name__,
+        description=description,
+        handle_tool_error=True,
+        infer_schema=True,
     )

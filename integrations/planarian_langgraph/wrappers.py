@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import wraps
+from functools import partial, wraps
 from typing import Any, TypeVar, cast
 
-from anyio import to_thread
 from langchain_core.messages import HumanMessage, ToolMessage
 from langgraph.config import get_config
 from langgraph.prebuilt.tool_node import ToolCallRequest
@@ -15,20 +14,22 @@ from langgraph.runtime import get_runtime
 from langgraph.types import Command
 
 from planarian_core.context import one_line
-from planarian_langgraph.environments import Entered, Environments, Step
+from planarian_core.coroutines import in_thread
+from planarian_langgraph.bringing import Entered, Step
+from planarian_langgraph.environments import Environments
 from planarian_langgraph.marks import CHANNEL, Mark, mark_of
 
 ToolResult = ToolMessage | Command[Any]
 Node = TypeVar("Node", bound=Callable[..., Any])
 
 
-def current_step(call: str = "") -> Step:
+def current_step(call: str = "", *, looks: bool = False) -> Step:
     """The superstep in which the caller runs, in a node of a graph. ``call`` tells its calls apart; else the task."""
     info = get_runtime().execution_info
     thread_id = get_config().get("configurable", {}).get("thread_id") or ""
     path = info.checkpoint_ns.rpartition("|")[0] if info else ""
     checkpoint, task = (info.checkpoint_id, info.task_id) if info else ("", "")
-    return Step(str(thread_id), f"{path}@{checkpoint}", call or task, nested=bool(path))
+    return Step(str(thread_id), f"{path}@{checkpoint}", call or task, nested=bool(path), looks=looks)
 
 
 def wrap_tool_calls(environments: Environments) -> dict[str, Any]:
@@ -59,7 +60,7 @@ class ToolCalls:
         step = current_step(str(request.tool_call["id"]))
         async with self._environments.acall(step, mark_of(request.state)) as entered:
             result = await handler(request)
-            mark = await to_thread.run_sync(lambda: self._environments.leave(step, description=_described(request)))
+            mark = await in_thread(partial(self._environments.leave, step, description=_described(request)))
         return _marked(result, mark, entered)
 
 
@@ -94,7 +95,7 @@ def environment_node(environments: Environments, *, messages: str = "messages") 
             step = current_step()
             async with environments.acall(step, mark_of(state)) as entered:
                 update = await node(state, *arguments, **named)
-                mark = await to_thread.run_sync(lambda: environments.leave(step, description=f"after {node.__name__}"))
+                mark = await in_thread(partial(environments.leave, step, description=f"after {node.__name__}"))
             return finished(update, mark, entered, state)
 
         return cast(Node, awrapped if inspect.iscoroutinefunction(node) else wrapped)

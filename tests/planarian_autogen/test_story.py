@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable
-from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -16,50 +14,39 @@ pytest.importorskip("apsw", reason="needs planarian[sql]")
 
 from autogen_agentchat.agents import AssistantAgent
 from autogen_agentchat.teams import RoundRobinGroupChat
-from autogen_core.tools import FunctionTool, StaticWorkbench
 
-from planarian_autogen import Environment, SandboxWorkbench, StatepointWorkbench, load_state, save_state
+from planarian_autogen import Environment, RemoteWorkbench, SandboxWorkbench, load_state, save_state
 from planarian_core import Planarian
+from planarian_core.testing import served_notes
 from planarian_core.testing.workloads import ask_counter, remove_all, start_counter
 
 Call = tuple[str, dict[str, Any]]
-SERVICE = '[services.notes]\nkind = "sql"\ndialect = "sqlite"\npath = {path}\n'
 
 
 def _sql(statement: str) -> Call:
     return "execute_sql", {"sql": statement}
 
 
-def _database(planarian: Planarian, environment: Environment) -> StatepointWorkbench:
-    """A workbench with a tool that sends statements through Planarian's session of the service."""
-
-    def execute_sql(sql: str) -> str:
-        session = planarian.remote_session(environment.sandbox, "notes")
-        with closing(session.kind.connect()) as server:
-            return json.dumps(session.call("execute_sql", {"sql": sql}, server)["content"])
-
-    return StatepointWorkbench(StaticWorkbench([FunctionTool(execute_sql, description="Run SQL")]), environment)
-
-
 @pytest.mark.needs("namespaces", "criu")
+@pytest.mark.parametrize("kind", served_notes.KINDS)
 def test_files_memory_and_rows_go_back_with_the_messages(
-    tmp_path: Path, run: Callable[[Any], Any], script: Callable[..., Any], bash: Callable[[str], Call]
+    tmp_path: Path,
+    run: Callable[[Any], Any],
+    script: Callable[..., Any],
+    bash: Callable[[str], Call],
+    kind: str,
+    request: pytest.FixtureRequest,
 ) -> None:
-    home, project, file = tmp_path / "home", tmp_path / "project", tmp_path / "notes.db"
-    home.mkdir()
+    project = tmp_path / "project"
     project.mkdir()
-    (home / "planarian.toml").write_text(SERVICE.format(path=json.dumps(str(file))))
-    with closing(sqlite3.connect(file)) as owner, owner:
-        owner.execute("CREATE TABLE notes (id INTEGER PRIMARY KEY, note TEXT)")
 
     def seen(environment: Environment) -> tuple[str, int, list[str]]:
         """File, memory and rows; the rows read past Planarian."""
-        with closing(sqlite3.connect(file)) as reader:
-            rows = [note for (note,) in reader.execute("SELECT note FROM notes ORDER BY id")]
-        return environment.sandbox.run("cat f").stdout, ask_counter(environment.sandbox, "counter", "get"), rows
+        sandbox = environment.sandbox
+        return sandbox.run("cat f").stdout, ask_counter(sandbox, "counter", "get"), notes.rows(sandbox)
 
     def team(environment: Environment, *turns: Any) -> RoundRobinGroupChat:
-        workbenches = [SandboxWorkbench(environment), _database(planarian, environment)]
+        workbenches = [SandboxWorkbench(environment), RemoteWorkbench(environment, "notes")]
         agent = AssistantAgent(
             "coder", model_client=script(*turns, "done"), workbench=workbenches, max_tool_iterations=len(turns) + 1
         )
@@ -69,7 +56,7 @@ def test_files_memory_and_rows_go_back_with_the_messages(
         environment = Environment(planarian, project, sandbox="namespace", filesystem="copy", process="criu")
         start_counter(await environment.start(), "counter")
         acting = team(
-            environment, bash("echo -n good > f"), _sql("INSERT INTO notes (note) VALUES ('milk'), ('bread')")
+            environment, bash("echo -n good > f"), _sql("INSERT INTO notes (id, text) VALUES (1, 'milk'), (2, 'bread')")
         )
         await acting.run(task="act")
         ask_counter(environment.sandbox, "counter", "add")
@@ -90,19 +77,23 @@ def test_files_memory_and_rows_go_back_with_the_messages(
         assert [effect.summary for effect in restored.remote_undone], "the context names what was undone"
 
         other = Environment(planarian, project, name="other", on_load="fork")
-        trying = team(other, bash("echo -n other > f"), _sql("SELECT 1"))
+        trying = team(other, bash("echo -n other > f"), _sql("INSERT INTO notes (id, text) VALUES (3, 'tea')"))
         await load_state(trying, other, saved)
         await again.run(task="go on")
         result = await trying.run(task="try otherwise")
         assert seen(environment)[:2] == ("better", 1)
         assert other.sandbox.run("cat f").stdout == "other"
         assert ask_counter(other.sandbox, "counter", "get") == 1
-        assert "fenced" in str(result.messages), "a fork may not write where its source's rows are"
+        assert notes.rows(environment.sandbox) == ["milk", "bread"]
+        if notes.branches:
+            assert notes.rows(other.sandbox) == ["milk", "bread", "tea"], "on a branch of its own"
+        else:
+            assert "fenced" in str(result.messages), "a fork may not write where its source's rows are"
         marks = [await one.save("compared") for one in (environment, other)]
         compared = planarian.diff(marks[0]["statepoint"], marks[1]["statepoint"])
         assert "f" in [Path(change.path).name for change in compared.files]
 
-    with Planarian.open(home) as planarian:
+    with served_notes.serve(kind, tmp_path, request) as notes, Planarian.open(notes.home) as planarian:
         try:
             run(story())
         finally:
