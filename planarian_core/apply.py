@@ -151,6 +151,12 @@ class Applier:
 
     def _target(self, record: SandboxRecord) -> _Target:
         if not self.plugins.sandbox(record.spec.backend).capabilities.in_place:
+            if record.spec.root:
+                raise ConfigurationError(
+                    f"{record.name or record.id} stands on an image: its workspace is a directory of that",
+                    code="apply-image",
+                    remedy="take a patch out of it: planarian run -- git diff",
+                )
             return _Target(record, checked(record.spec.workspace))
         began = self.registry.branch(record.id).forked_from
         if began is None:

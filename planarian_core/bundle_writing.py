@@ -94,7 +94,13 @@ class Exporter:
         return Exported(file, statepoint, file.stat().st_size, content, len(ancestors), "images" in sizes)
 
     def _check(self, statepoint: Statepoint, record: SandboxRecord) -> None:
-        """Everything that is to be packed is there."""
+        """Everything that is to be packed is there, and can be packed."""
+        if record.spec.root:
+            raise BundleError(
+                f"{record.id} stands on the image in {record.spec.root}, which a bundle doesn't hold",
+                code="bundle-image",
+                state="nothing was exported",
+            )
         if statepoint.status is not Status.COMMITTED or statepoint.files is None:
             raise RestoreError(
                 f"{statepoint.id} is {statepoint.status}, not committed",

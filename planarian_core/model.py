@@ -315,6 +315,14 @@ class SandboxSpec:
     exclude: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     origin: str = ""
+    root: str = ""
+    """A host directory with the root file system that the sandbox stands on, an image's; the host's own if empty. With
+    one ``workspace`` is a directory in it."""
+
+    @property
+    def place(self) -> str:
+        """The workspace's canonical path, as the sandbox sees it."""
+        return self.workspace if self.root else os.path.realpath(self.workspace)
 
 
 @dataclass(frozen=True)

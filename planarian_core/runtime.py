@@ -139,11 +139,14 @@ class Planarian:
         hidden: Sequence[str] = (),
         env: Mapping[str, str] | None = None,
         policy: str = "",
+        root: str | Path | None = None,
     ) -> Sandbox:
         """Make and start a sandbox on a host directory; backends not named are the best that this host allows.
 
         Args:
             policy: when adapters take statepoints of it by themselves; the home's policy if empty.
+            root: a directory with an unpacked image that the sandbox stands on in place of the host's own files; then
+                ``workspace`` is a directory in it. It has to stay as it is while the sandbox and its forks are there.
 
         Raises:
             ConfigurationError, BackendUnavailable, SandboxError: nothing remains of it.
@@ -159,6 +162,7 @@ class Planarian:
             tuple(hidden),
             dict(env or {}),
             policy,
+            Path(root) if root is not None else None,
         )
         return Sandbox(self, self.sandboxes.create(request).id)
 

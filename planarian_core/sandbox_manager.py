@@ -33,7 +33,7 @@ from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import check_policy
 from planarian_core.registry import Operation, Registry, check_free
 from planarian_core.workspace_copy import copy_workspace, remove_copy
-from planarian_core.workspaces import checked_workspace
+from planarian_core.workspaces import checked_root, checked_workspace, workspace_in
 
 _DESCRIBE_SECONDS = 5.0
 
@@ -52,6 +52,7 @@ class SandboxRequest:
     hidden: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict)
     policy: str = ""
+    root: Path | None = None
 
 
 def layer_of(spec: SandboxSpec) -> Layer:
@@ -128,13 +129,23 @@ class SandboxManager:
             BackendUnavailable: a backend asked for by name doesn't work here.
             SandboxError: it did not start; nothing remains of it.
         """
-        workspace = checked_workspace(request.workspace, self.home)
+        root = checked_root(request.root, self.home) if request.root is not None else None
+        if root is None:
+            workspace = checked_workspace(request.workspace, self.home)
+        else:
+            workspace = workspace_in(root, str(request.workspace))
         self.check_name(request.name)
         if request.policy:
             check_policy(request.policy)
         sandbox_id = new_id("sb")
         backend = self.choose("sandbox", request.sandbox or self.config.sandbox)
         sandbox = self.plugins.sandbox(backend)
+        if root is not None and not sandbox.capabilities.other_root:
+            raise BackendUnavailable(
+                f"a {backend} sandbox can't stand on another root than the host's",
+                code="root-unsupported",
+                remedy="choose one that can (namespace, as root); planarian doctor",
+            )
         in_place = sandbox.capabilities.in_place
         filesystem = self.choose_filesystem(request.filesystem or self.config.filesystem, in_place=in_place)
         if in_place:
@@ -150,6 +161,7 @@ class SandboxManager:
             hidden=(*self.config.hidden, *request.hidden),
             env=dict(request.env),
             origin="" if in_place else str(self.home / "origins" / sandbox_id),
+            root=str(root or ""),
         )
         process = self.choose_process(spec, request.process or self.config.process)
         record = SandboxRecord(spec, new_id("br"), filesystem, process, utc_now(), request.name, policy=request.policy)
@@ -179,7 +191,7 @@ class SandboxManager:
         self.folder(spec.id).mkdir(mode=0o700, parents=True)
         gaps: tuple[Gap, ...] = ()
         if not sandbox.capabilities.in_place:
-            gaps = copy_workspace(Path(spec.workspace), Path(spec.origin))
+            gaps = copy_workspace(Path(f"{spec.root}{spec.workspace}"), Path(spec.origin))
             self.plugins.filesystem(record.filesystem).create(layer_of(spec))
         spec = sandbox.prepare(spec)
         return replace(record, spec=spec, live=sandbox.start(spec), base=sandbox.fingerprint(spec), gaps=gaps)

@@ -103,7 +103,7 @@ def at_creation(plugins: PluginManager, record: SandboxRecord) -> SeenFiles:
 def _seen(plugins: PluginManager, record: SandboxRecord, layer: FileTree) -> SeenFiles:
     backend = plugins.sandbox(record.spec.backend)
     if isinstance(backend, MergesLayers):
-        return SeenFiles(backend.merged(record.spec, layer), os.path.realpath(record.spec.workspace).strip("/"))
+        return SeenFiles(backend.merged(record.spec, layer), record.spec.place.strip("/"))
     return SeenFiles(layer, "", root=os.path.realpath(record.spec.workspace))
 
 

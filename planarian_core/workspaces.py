@@ -52,6 +52,49 @@ def checked_workspace(workspace: Path, planarian_home: Path) -> Path:
     return real
 
 
+def checked_root(root: Path, planarian_home: Path) -> Path:
+    """The real path of a directory that can be another root file system; ConfigurationError for any other."""
+    try:
+        real = root.expanduser().resolve(strict=True)
+    except (OSError, RuntimeError) as error:
+        raise ConfigurationError(f"the root {root} can't be used: {error}", code="root-missing") from error
+    why = ""
+    if not real.is_dir():
+        why = "it is no directory"
+    elif any(place.resolve().is_relative_to(real) for place in (planarian_home, Path.home())):
+        why = "a home lies in it, which the sandbox would see"
+    if why:
+        raise ConfigurationError(
+            f"{real} can't be a root: {why}", code="root-refused", remedy="unpack an image into a directory of its own"
+        )
+    return real
+
+
+def workspace_in(root: Path, workspace: str) -> Path:
+    """A workspace in another root, by its path there. Its content is somebody else's: no symlink is followed.
+
+    Raises:
+        ConfigurationError: it can't be one.
+    """
+    inside = os.path.normpath("/" + workspace.lstrip("/"))
+    why = ""
+    if (
+        inside == "/"
+        or inside in _SYSTEM
+        or not os.path.isabs(workspace)
+        or inside.startswith(("/proc", "/sys", "/dev"))
+    ):
+        why = "it has to be the directory of one project, by its whole path there"
+    at = root
+    for name in inside.strip("/").split("/"):
+        at /= name
+        if not why and (at.is_symlink() or not at.is_dir()):
+            why = f"there is no directory {at.relative_to(root)} in {root}"
+    if why:
+        raise ConfigurationError(f"{workspace} can't be a workspace: {why}", code="workspace-refused")
+    return Path(inside)
+
+
 def _kernel_file_system(path: Path) -> str:
     """The type of the kernel's own file system that ``path`` lies on, empty for any other."""
     import psutil  # 10 ms that only a new sandbox needs

@@ -23,6 +23,7 @@ from planarian_core.context import one_line
 from planarian_core.errors import LineageError, PlanarianError
 from planarian_core.model import Statepoint
 from planarian_miniswe.environment_config import PlanarianEnvironmentConfig
+from planarian_miniswe.new_sandbox import new_sandbox, remove_sandbox
 from planarian_miniswe.observations import observation, refusal, submission
 from planarian_miniswe.requirements import require_mini
 
@@ -90,15 +91,7 @@ class PlanarianEnvironment:
             if self.config.policy:
                 self.planarian.set_policy(sandbox, self.config.policy)
             return sandbox
-        return self.planarian.create_sandbox(
-            self.config.workspace or self.config.cwd or os.getcwd(),
-            name=self.config.name,
-            sandbox=self.config.sandbox,
-            filesystem=self.config.filesystem,
-            process=self.config.process,
-            network=self.config.network,
-            policy=self.config.policy,
-        )
+        return new_sandbox(self.planarian, self.config)
 
     def execute(self, action: dict[str, Any], cwd: str = "", *, timeout: float | None = None) -> dict[str, Any]:
         """Run an action; the observation has ``output``, ``returncode``, ``exception_info``, and ``extra`` if need be.
@@ -270,7 +263,7 @@ class PlanarianEnvironment:
         try:
             if not self.config.keep and not self.config.attach:
                 for sandbox in (*reversed(self._forks()), self.sandbox):
-                    self.planarian.remove_sandbox(sandbox)
+                    remove_sandbox(self.planarian, sandbox, self.config)
         except LineageError as error:  # somebody forked it, and the fork stays
             self.logger.warning("The sandbox was not removed: %s", error)
         finally:

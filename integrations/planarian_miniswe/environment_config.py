@@ -32,6 +32,11 @@ class PlanarianEnvironmentConfig:
 
     workspace: str = ""
     """The project's directory on the host; ``cwd`` if empty, else this process's current directory."""
+    image: str = ""
+    """A container image that the sandbox stands on in place of the host's own files; ``workspace`` is then a directory
+    in it, its working directory if both that and ``cwd`` are empty."""
+    executable: str = ""
+    """What images are had with; podman, else docker, if empty."""
     home: str = ""
     """Planarian's home; ``PLANARIAN_HOME`` or the user's data directory if empty."""
     name: str = ""

@@ -26,6 +26,8 @@ class SandboxCapabilities:
     """All tasks hang below one init in their own pid namespace: what an image of the processes needs."""
     in_place: bool
     """The layer is the user's own workspace."""
+    other_root: bool = False
+    """It can stand on another root file system than the host's (``SandboxSpec.root``)."""
 
 
 @dataclass(frozen=True)

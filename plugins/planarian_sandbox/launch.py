@@ -76,6 +76,7 @@ def files(home: Path, spec: SandboxSpec, layout: Layout) -> dict[str, Any]:
     """What launcher.py is told of the sandbox's files."""
     return {
         "root": mount_point(home, spec),
+        "base": spec.root or "/",
         "layer": spec.layer,
         "workspace": layout.workspace,
         "origin": os.path.realpath(spec.origin or spec.workspace),
@@ -95,7 +96,7 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
         "capabilities": list(CAPABILITIES),
         "processes": spec.limits.pids if layout.rootless else 0,
         "filters": [str(path) for path in seccomp.filters(home)],
-        "init": [inside_python(), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised],
+        "init": [inside_python(spec.root), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised],
         "env": {"PATH": PATH, "LANG": "C.UTF-8"},
         "empty": f"{RUNTIME}/empty",
         "hostname": "sandbox",

@@ -4,8 +4,8 @@ It prints the host pid of the new init, or one line ``step: error`` and exit cod
 could see it, and nothing outlives a failure. As a module it mounts the files for an image of the processes that is to
 be restored (:func:`mount_files`).
 
-JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, layer, workspace, origin, access_times,
-tops, cgroups, own_network, capabilities, processes, filters, init, env, empty, hostname.
+JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, base, layer, workspace, origin,
+access_times, tops, cgroups, own_network, capabilities, processes, filters, init, env, empty, hostname.
 """
 
 # ruff: noqa: SIM105  # contextlib and typing take longer to import than all that is done here
@@ -121,9 +121,9 @@ def join_cgroups(paths: list[str]) -> None:
 
 
 def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
-    """Root: the overlay over the host's root; the workspace's, over the copy of it; and /dev, the one place where
-    device nodes work. The last two at their places below the root, or at those in ``beside``. No access times, so that
-    reading is no change, unless the layer is from when there were.
+    """Root: the overlay over the host's root, or another (``base``); the workspace's, over the copy of it; and /dev,
+    the one place where device nodes work. The last two at their places below the root, or at those in ``beside``. No
+    access times, so that reading is no change, unless the layer is from when there were.
 
     The caller has a mount namespace to itself, and with it a working directory, which is changed.
     """
@@ -132,7 +132,9 @@ def mount_files(config: dict[str, Any], beside: dict[str, str]) -> None:
     flags = NODEV if config["access_times"] else NODEV | NOATIME
     step("mount the overlay")
     os.chdir(config["layer"])
-    mount("overlay", root, "overlay", flags, f"lowerdir=/,upperdir=upper,workdir=work,{options}")
+    mount(
+        "overlay", root, "overlay", flags, f"lowerdir={escaped(config['base'])},upperdir=upper,workdir=work,{options}"
+    )
     step("mount the workspace's overlay")
     target = beside.get("workspace") or directory(root, config["workspace"], create=True)
     data = f"lowerdir={escaped(config['origin'])},upperdir=workspace/upper,workdir=workspace/work,{options}"

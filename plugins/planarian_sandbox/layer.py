@@ -12,6 +12,7 @@ import shutil
 import stat
 from pathlib import Path
 
+from planarian_core.errors import ConfigurationError
 from planarian_core.model import Network, SandboxSpec
 from planarian_sandbox.hidden import below, check_workspace, hidden_paths
 from planarian_sandbox.inside import Inside, tampering
@@ -39,10 +40,17 @@ _PROGRAMS = ("agent.py", "session_holder.py", "request_client.py")
 
 def prepare(spec: SandboxSpec, home: Path) -> Layout:
     """Fill the empty layer of ``spec``; ConfigurationError when its workspace can't be served."""
-    hidden = hidden_paths(_own(spec, home), spec.hidden)
-    check_workspace(spec.workspace, hidden)
-    workspace = os.path.realpath(spec.workspace)
+    hidden = _hidden(spec, home)
+    if not spec.root:
+        check_workspace(spec.workspace, hidden)
+    workspace = spec.place
     rootless = os.geteuid() != 0
+    if spec.root and rootless:
+        raise ConfigurationError(
+            "An ordinary user's sandbox can't stand on an image: its files belong to many users.",
+            code="root-rootless",
+            remedy="run as root",
+        )
     layout = Layout(rootless, workspace)
     upper = os.path.join(spec.layer, "upper")
     for name in ("upper", "work"):
@@ -55,10 +63,11 @@ def prepare(spec: SandboxSpec, home: Path) -> Layout:
         _device_nodes(os.path.join(upper, "dev"))
     for name in ("upper", "work"):
         os.makedirs(os.path.join(spec.layer, "workspace", name), exist_ok=True)
-    shutil.copystat(workspace, os.path.join(spec.layer, "workspace", "upper"))
-    _own_like(workspace, os.path.join(spec.layer, "workspace", "upper"))
+    source = spec.origin if spec.root else workspace
+    shutil.copystat(source, os.path.join(spec.layer, "workspace", "upper"))
+    _own_like(source, os.path.join(spec.layer, "workspace", "upper"))
     if spec.network is Network.HOST:
-        _name_resolution(upper)
+        _name_resolution(upper, spec.root)
     apply_hidden(spec, layout, hidden)
     install_runtime(spec)
     layout.save(spec.layer)
@@ -71,14 +80,16 @@ def refresh(spec: SandboxSpec, layout: Layout, home: Path, programs: bool = True
     Without ``programs`` the runtime's files stay as they are: an image of the processes that is to come back
     relies on them.
     """
-    apply_hidden(spec, layout, hidden_paths(_own(spec, home), spec.hidden))
+    apply_hidden(spec, layout, _hidden(spec, home))
     if programs:
         install_runtime(spec)
 
 
-def _own(spec: SandboxSpec, home: Path) -> tuple[str, ...]:
-    """Where Planarian keeps its files: the home, and the directory of the layers, which may lie elsewhere."""
-    return spec.home, str(home), os.path.dirname(spec.layer)
+def _hidden(spec: SandboxSpec, home: Path) -> tuple[str, ...]:
+    """What must not be seen of the host: with another root nothing of it is there. Planarian keeps its own files in the
+    home, and in the directory of the layers, which may lie elsewhere.
+    """
+    return () if spec.root else hidden_paths((spec.home, str(home), os.path.dirname(spec.layer)), spec.hidden)
 
 
 def _fresh_directories(upper: str, layout: Layout) -> None:
@@ -128,10 +139,16 @@ def _own_like(source: str, target: str) -> None:
         os.chmod(target, stat.S_IMODE(found.st_mode))
 
 
-def _name_resolution(upper: str) -> None:
-    """With the host's network, its resolver configuration, which often lies in /run."""
+def _name_resolution(upper: str, root: str) -> None:
+    """With the host's network, its resolver configuration, which often lies in /run, and which no image has."""
     real = os.path.realpath("/etc/resolv.conf")
-    if not below(real, "/run") or not os.path.isfile(real):
+    if not os.path.isfile(real):
+        return
+    if root:
+        os.makedirs(os.path.join(upper, "etc"), exist_ok=True)
+        shutil.copyfile(real, os.path.join(upper, "etc", "resolv.conf"))
+        return
+    if not below(real, "/run"):
         return
     target = os.path.join(upper, real.lstrip("/"))
     os.makedirs(os.path.dirname(target), exist_ok=True)
@@ -154,7 +171,7 @@ def install_runtime(spec: SandboxSpec) -> None:
     ):
         for name in _PROGRAMS:
             runtime.replace(name, Path(here, name).read_bytes(), 0o644)
-        client = program(inside_python(), f"{RUNTIME}/request_client.py", RUNTIME)
+        client = program(inside_python(spec.root), f"{RUNTIME}/request_client.py", RUNTIME)
         programs.replace("planarian", client, 0o755)
         for directory in (calls, requests, listening):
             for name in list(directory.names(100_000)):

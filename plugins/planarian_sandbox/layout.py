@@ -96,13 +96,17 @@ def top_directories() -> tuple[str, ...]:
     )
 
 
-def inside_python() -> str:
-    """The Python that is there inside as well: the system's, not one of a virtual environment or a home."""
+def inside_python(root: str = "") -> str:
+    """The Python that is there inside as well: the system's, not one of a virtual environment or a home.
+
+    Args:
+        root: a root file system other than the host's. Nothing is run or read of it, and links aren't followed.
+    """
     for path in ("/usr/bin/python3", "/usr/local/bin/python3", "/bin/python3"):
-        if os.access(path, os.X_OK):
+        if os.path.lexists(f"{root}{path}") if root else os.access(path, os.X_OK):
             return path
     raise SandboxError(
-        "There is no /usr/bin/python3 on this host, which the sandbox's init needs.",
+        f"There is no /usr/bin/python3 {f'in {root}' if root else 'on this host'}, which the sandbox's init needs.",
         code="sandbox-python",
-        remedy="install the system's python3 (apt-get install python3)",
+        remedy="install the system's python3 there (apt-get install python3)",
     )

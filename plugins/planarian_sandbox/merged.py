@@ -87,15 +87,15 @@ class MergedTree:
 def merged(spec: SandboxSpec, layer: FileTree, home: Path) -> FileTree:
     """What a sandbox with this layer sees; see :class:`planarian_core.interfaces.MergesLayers`."""
     layout = _layout(spec, layer)
-    hidden = [path.lstrip("/") for path in hidden_paths((spec.home, str(home)), spec.hidden)]
-    host = LowerTree(Path("/"), without_mounts=not layout.rootless)
+    hidden = [] if spec.root else [p.lstrip("/") for p in hidden_paths((spec.home, str(home)), spec.hidden)]
+    host = LowerTree(Path(spec.root or "/"), without_mounts=not layout.rootless)
     links: dict[str, str] = {}
     if layout.rootless:
         mounts = _rootless(layer, host, hidden)
         links = {entry.name: entry.target for entry in host.children("") if entry.kind is FileKind.SYMLINK}
     else:
         shown = Hidden(hidden)
-        mounts = {"": Overlay(layer, "upper", host, "host", index="work/index", hidden=shown)}
+        mounts = {"": Overlay(layer, "upper", host, spec.root or "host", index="work/index", hidden=shown)}
     workspace = layout.workspace.strip("/")
     if workspace:
         origin = LowerTree(Path(os.path.realpath(spec.origin or spec.workspace)), without_mounts=not layout.rootless)
@@ -139,7 +139,7 @@ def _layout(spec: SandboxSpec, layer: FileTree) -> Layout:
     """How the layer is laid out; as a new one of this user's would be where it doesn't say."""
     entry = layer.entry("layout.json")
     if entry is None:
-        return Layout(os.geteuid() != 0, os.path.realpath(spec.workspace))
+        return Layout(os.geteuid() != 0, spec.place)
     try:
         data = json.loads(b"".join(layer.read("layout.json")))
         return Layout(bool(data["rootless"]), str(data["workspace"]))

@@ -69,7 +69,7 @@ class NamespaceBackend:
     """
 
     name = "namespace"
-    capabilities = SandboxCapabilities(isolated=True, process_tree=True, in_place=False)
+    capabilities = SandboxCapabilities(isolated=True, process_tree=True, in_place=False, other_root=True)
 
     def __init__(self, home: Path) -> None:
         self._home = home
@@ -191,8 +191,8 @@ class NamespaceBackend:
             return init is not None
 
     def fingerprint(self, spec: SandboxSpec) -> str:
-        """Identifies the host's installed software, which lies below the layer."""
-        return base_fingerprint()
+        """Identifies the host's installed software, or the image's, which lies below the layer."""
+        return base_fingerprint(spec.root)
 
     def restore_environment(self, spec: SandboxSpec) -> RestoreEnvironment:
         """Make ready for a restore. SandboxError for a rootless sandbox: CRIU can't serve it."""
@@ -262,7 +262,7 @@ class NamespaceBackend:
         """The name inside of a path in the layer; None for the overlays' own and Planarian's runtime directory."""
         own_overlay, of_workspace, rest = path.partition("workspace/upper")
         if of_workspace and not own_overlay:
-            return os.path.realpath(spec.workspace) + rest
+            return spec.place + rest
         if not path.startswith("upper/") or path.startswith("upper/run/planarian"):
             return None
         return path.removeprefix("upper")
@@ -274,8 +274,8 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
     if not command.clear_env:
         home = os.path.expanduser("~")
         env = {
-            "PATH": _search_path(),
-            "HOME": home if _is_seen(home) else "/root",
+            "PATH": PATH if spec.root else _search_path(),
+            "HOME": home if _is_seen(home) and not spec.root else "/root",
             "USER": "root",
             "LOGNAME": "root",
             "SHELL": "/bin/bash",
@@ -287,7 +287,7 @@ def _frame(spec: SandboxSpec, command: Command, call_id: str) -> Frame:
     env.update(command.env)
     if not command.clear_env and PROGRAMS not in env["PATH"].split(":"):
         env["PATH"] = f"{PROGRAMS}:{env['PATH']}"  # the agent's planarian command, whatever PATH it was given
-    cwd = os.path.join(os.path.realpath(spec.workspace), command.cwd)
+    cwd = os.path.join(spec.place, command.cwd)
     return Frame(command.argv, env, cwd, command.detach, command.stdout_path, command.stderr_path)
 
 

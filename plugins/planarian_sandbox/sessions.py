@@ -42,7 +42,7 @@ def run_in_session(
     call_id = secrets.token_hex(8)
 
     def launch() -> None:
-        argv = (inside_python(), "-I", "-S", _HOLDER, directory)
+        argv = (inside_python(spec.root), "-I", "-S", _HOLDER, directory)
         holder = Command(argv, cwd=command.cwd, env=command.env, clear_env=command.clear_env, detach=True)
         with Call(live, init) as call:
             call.begin(frame(holder, "none"))

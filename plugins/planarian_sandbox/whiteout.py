@@ -15,7 +15,7 @@ from planarian_sandbox.layout import Layout, is_fresh, top_directories
 
 def apply_hidden(spec: SandboxSpec, layout: Layout, hidden: Iterable[str]) -> None:
     """Put a whiteout over each hidden path that the sandbox would see and hasn't replaced by its own."""
-    workspace = os.path.realpath(spec.workspace)
+    workspace = spec.place
     tops = top_directories() if layout.rootless else ()
     for path in hidden:
         if layout.workspace and below(path, layout.workspace):
