@@ -194,14 +194,14 @@ def crash_services(session: nox.Session) -> None:
 @nox.session
 def autogen(session: nox.Session) -> None:
     """The AutoGen adapter, and that of its successor, Agent Framework."""
-    install_wheel(session, "agentframework", "autogen", "sql", groups=["autogen"])
+    install_wheel(session, "agentframework", "autogen", "branching", "sql", groups=["autogen"])
     run_pytest(session, str(ROOT / "tests" / "planarian_autogen"))
 
 
 @nox.session
 def langgraph(session: nox.Session) -> None:
     """The LangGraph adapter, in an environment with LangGraph; its savers' conformance suite too."""
-    install_wheel(session, "langgraph", groups=["langgraph"])
+    install_wheel(session, "branching", "langgraph", "sql", groups=["langgraph"])
     run_pytest(session, str(ROOT / "tests" / "planarian_langgraph"))
 
 
