@@ -73,7 +73,7 @@ class RemoteSession:
         Raises:
             RemoteError: it was not made (``call-refused``, ``service-fenced``, ``pivot-needs-approval``: nothing was
                 changed), or its end is not known (``service-unreachable``, ``call-cancelled``): the next call, snapshot
-                or rollback finds it out.
+                or rollback finds it out. ``result-too-large``: it was made, and its result thrown away.
             CompensationError: what an earlier call left can't be found out.
             SandboxError: the sandbox is busy, or gone.
         """
@@ -89,11 +89,21 @@ class RemoteSession:
                 self._service.settle(self._record.id, target)
             verdict = self.kind.classify(call)
             if verdict.call_class is CallClass.READ_ONLY:
-                found = self.kind.read(call, target)
+                found = self._read(call, target)
                 if not isinstance(found, Verdict):
                     return found
                 verdict = found
             return self._change(call, verdict, target)
+
+    def _read(self, call: RemoteCall, target: ToolTarget) -> ToolResult | Verdict:
+        try:
+            return self.kind.read(call, target)
+        except RemoteError as error:
+            if error.code != "result-too-large":
+                raise
+            raise RemoteError(
+                f"{call.tool}: {error.message}", code=error.code, state="nothing was changed", remedy=error.remedy
+            ) from error
 
     def _change(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> ToolResult:
         if verdict.call_class is CallClass.REFUSED:

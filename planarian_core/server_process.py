@@ -14,15 +14,17 @@ from urllib.parse import urlsplit, urlunsplit
 
 from planarian_core.errors import RemoteError
 from planarian_core.interfaces import TargetServer
+from planarian_core.message_lines import TOO_LARGE
 
 _KEPT = 4096
 _SHOWN = 400
 _SECRET = 6
 
 
-def guarded_command(server: TargetServer) -> list[str]:
+def guarded_command(server: TargetServer, *, bounded: bool = False) -> list[str]:
     """The argument list that starts a stdio server so that it ends with this process, even one that is killed.
 
+    ``bounded``: lines that are longer than ``max_message`` are taken out on the way, for a reader that holds any line.
     It wants a session of its own (``start_new_session``), as MCP's SDK gives it.
 
     Raises:
@@ -40,7 +42,8 @@ def guarded_command(server: TargetServer) -> list[str]:
         )
     # As it was written where it is a path, so that it means the same to the server; else what was found.
     guard = Path(__file__).with_name("server_guard.py")
-    return [sys.executable, "-I", "-S", str(guard), str(Path(found).absolute()), *arguments]
+    limit = [f"--limit={server.max_message}"] if bounded else []
+    return [sys.executable, "-I", "-S", str(guard), *limit, str(Path(found).absolute()), *arguments]
 
 
 def shown_name(server: TargetServer) -> str:
@@ -92,6 +95,8 @@ class LastWords:
 
 _NOT_RUN = (-32700, -32600, -32601, -32602)
 """JSON-RPC's errors of requests that weren't carried out: malformed, unknown method, tool or arguments."""
+_NO_ANSWER = "Failed to parse JSON response"
+"""How the SDK says, under the same codes, that it could not read what came as the answer."""
 _OF_RESULT = re.compile(r"output (schema|validation)|structured content", re.IGNORECASE)
 """How SDKs say, under such a code, that a tool was run and its result isn't what it promised."""
 
@@ -102,6 +107,15 @@ def answered_with_error(name: str, code: int, message: str, state: str) -> Remot
     ``service-error`` where that says that the call wasn't carried out, else ``service-failed``, and ``state`` holds.
     """
     text = f"{name} answered with error {code}: {message}"
+    if TOO_LARGE in message:
+        return RemoteError(
+            f"{name}: {TOO_LARGE}{message.partition(TOO_LARGE)[2]}",
+            code="result-too-large",
+            state=state,
+            remedy="ask for less (a LIMIT, a page, a part); a user can raise max_result in planarian.toml",
+        )
+    if message.startswith(_NO_ANSWER):
+        return RemoteError(text, code="service-failed", state=state, remedy="see the server's own log")
     if code in _NOT_RUN and not _OF_RESULT.search(message):
         return RemoteError(text, code="service-error", state="nothing was changed")
     return RemoteError(text, code="service-failed", state=state, remedy="see the server's own log")

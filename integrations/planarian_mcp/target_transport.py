@@ -15,6 +15,7 @@ from mcp.client.streamable_http import streamable_http_client
 from mcp.shared._httpx_utils import create_mcp_http_client
 
 from planarian_core.errors import RemoteError
+from planarian_core.http_answers import bounded
 from planarian_core.interfaces import TargetServer
 from planarian_core.server_process import LastWords, guarded_command
 from planarian_mcp.wire import CHUNK, LineReader, LineWriter
@@ -38,7 +39,7 @@ def connected(server: TargetServer, words: LastWords) -> AbstractAsyncContextMan
 @asynccontextmanager
 async def _address(server: TargetServer) -> AsyncIterator[Streams]:
     async with (
-        create_mcp_http_client(headers=dict(server.headers)) as client,
+        bounded(create_mcp_http_client(headers=dict(server.headers)), server.max_message) as client,
         streamable_http_client(server.url, http_client=client, max_sse_event_size=None) as streams,
     ):
         yield streams
@@ -69,7 +70,7 @@ async def _process(server: TargetServer, words: LastWords) -> AsyncIterator[Stre
     try:
         assert process.stdout is not None
         assert process.stdin is not None
-        yield LineReader(process.stdout), LineWriter(process.stdin)
+        yield LineReader(process.stdout, server.max_message), LineWriter(process.stdin)
     finally:
         with anyio.CancelScope(shield=True):
             await _end(process)

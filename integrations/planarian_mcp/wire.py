@@ -15,6 +15,8 @@ from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCMessage, jsonrpc_message_adapter
 from pydantic_core import PydanticSerializationError
 
+from planarian_core.message_lines import MessageLines, TooLong
+
 CHUNK = 1 << 18
 
 
@@ -38,12 +40,14 @@ def dump(message: JSONRPCMessage) -> bytes:
 
 
 class LineReader:
-    """The messages that come through a pipe; ends with it. A read stream of the SDK's sessions."""
+    """The messages that come through a pipe; ends with it. A read stream of the SDK's sessions.
 
-    def __init__(self, reader: asyncio.StreamReader) -> None:
+    ``limit``: bytes that a message may have (:class:`MessageLines`); 0 for any number.
+    """
+
+    def __init__(self, reader: asyncio.StreamReader, limit: int = 0) -> None:
         self._reader = reader
-        self._buffer = bytearray()
-        self._searched = 0
+        self._lines = MessageLines(limit)
 
     async def receive(self) -> SessionMessage | Exception:
         return await self.__anext__()
@@ -53,22 +57,21 @@ class LineReader:
 
     async def __anext__(self) -> SessionMessage | Exception:
         while True:
-            end = self._buffer.find(b"\n", self._searched)
-            if end >= 0:
-                line = bytes(self._buffer[:end])
-                del self._buffer[: end + 1]
-                self._searched = 0
+            try:
+                line = self._lines.next()
+            except TooLong:
+                raise StopAsyncIteration from None
+            if line is not None:
                 if line.strip():
                     return parse(line)
                 continue
-            self._searched = len(self._buffer)
             try:
                 data = await self._reader.read(CHUNK)
             except OSError:
                 data = b""
             if not data:
                 raise StopAsyncIteration
-            self._buffer += data
+            self._lines.add(data)
 
     async def aclose(self) -> None:
         return

@@ -119,6 +119,8 @@ class TargetServer:
     headers: Mapping[str, str] = field(default_factory=dict)
     timeout: float = 60.0
     """Seconds that a call may take."""
+    max_message: int = 64 * 1024 * 1024
+    """Bytes that one message from the server may have; a longer one is thrown away, not held in memory."""
 
 
 @dataclass(frozen=True)

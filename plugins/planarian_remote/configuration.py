@@ -11,6 +11,9 @@ from typing import Any
 from planarian_core.errors import ConfigurationError
 from planarian_core.interfaces import TargetServer
 
+MAX_RESULT = 16 * 1024 * 1024
+_QUOTED = 4
+"""How much larger than its text a result may be as a message: quoted within JSON, perhaps twice."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -57,6 +60,10 @@ class Table:
             raise self.wrong(key, "a number above 0")
         return float(value)
 
+    def max_result(self) -> int:
+        """Bytes that one result may have before it is refused instead of being held in memory."""
+        return int(self.number("max_result", MAX_RESULT))
+
     def choice(self, key: str, choices: Sequence[str], default: str) -> str:
         value = self.text(key, default)
         if value not in choices:
@@ -75,8 +82,9 @@ class Table:
         return self._get(key, default)
 
     def server(self, *, required: bool = True) -> TargetServer | None:
-        """``command`` or ``url`` of the target server, with ``env``, ``cwd``, ``headers``, ``timeout``."""
+        """``command`` or ``url`` of the target server, with what else is said about it."""
         command, url = self.texts("command"), self.text("url", "")
+        largest = _QUOTED * self.max_result()
         if bool(command) == bool(url):
             if not command and not required:
                 return None
@@ -92,6 +100,7 @@ class Table:
             str(Path(cwd).expanduser()) if cwd else "",
             self.mapping("headers"),
             self.number("timeout", 60.0),
+            largest,
         )
 
     def close(self) -> None:

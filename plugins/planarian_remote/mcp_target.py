@@ -21,6 +21,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from planarian_core.errors import ConfigurationError, PlanarianError, RemoteError
+from planarian_core.http_answers import bounded
 from planarian_core.interfaces import TargetServer, ToolResult, ToolTarget
 from planarian_core.server_process import LastWords, answered_with_error, guarded_command, shown_name
 
@@ -177,7 +178,7 @@ def _streams(server: TargetServer, words: LastWords) -> AbstractAsyncContextMana
 
     if server.url:
         return _http_streams(server)
-    program, *arguments = guarded_command(server)
+    program, *arguments = guarded_command(server, bounded=True)
     parameters = StdioServerParameters(
         command=program, args=arguments, env=dict(server.env), cwd=server.cwd or None, encoding_error_handler="replace"
     )
@@ -190,7 +191,7 @@ async def _http_streams(server: TargetServer) -> AsyncIterator[Any]:
     from mcp.shared._httpx_utils import create_mcp_http_client
 
     async with (
-        create_mcp_http_client(headers=dict(server.headers)) as client,
+        bounded(create_mcp_http_client(headers=dict(server.headers)), server.max_message) as client,
         streamable_http_client(server.url, http_client=client, **_unlimited()) as streams,
     ):
         yield streams
@@ -205,7 +206,7 @@ def _wire_model() -> Any:
 
 
 def _unlimited() -> Any:
-    """A result may be of any size; mcp 1.x knows no limit."""
+    """The limit is ours; mcp 1.x has none."""
     return {} if _is_first_sdk() else {"max_sse_event_size": None}
 
 

@@ -133,6 +133,7 @@ def _kind(name: str, table: Mapping[str, Any]) -> StoreKind:
         env=table.get("env", {}),
         cwd=table.get("cwd", ""),
         timeout=table.get("timeout", 60.0),
+        max_message=table.get("max_message", TargetServer.max_message),
     )
     return StoreKind(name, server, CallClass(table["class"]) if table["kind"] == "mirror" else None)
 

@@ -127,6 +127,24 @@ def test_megabytes_pass_in_both_directions(proxied: RawClient) -> None:
     assert text(proxied.call("big", {"size": 20_000_000})) == "x" * 20_000_000
 
 
+def test_an_answer_that_is_too_large_is_thrown_away_as_it_comes(world: World) -> None:
+    command = mcp_servers.store(world.database)
+    world.configure(store={"kind": "store", "command": command, "timeout": 20, "max_message": 1_000_000})
+    proxied = world.proxy("store")
+    proxied.initialize()
+    assert text(proxied.call("big", {"size": 900_000})) == "x" * 900_000
+    for size in (1_000_000, 200_000_000):
+        said = error(proxied.call("big", {"size": size}))
+        assert (said["error"], said["state"]) == ("result-too-large", "nothing was changed")
+        assert "more than 1000000 bytes" in said["message"]
+        assert "max_result" in said["remedy"]
+    with open(f"/proc/{proxied.process.pid}/status") as status:
+        peak = next(int(line.split()[1]) for line in status if line.startswith("VmHWM"))
+    assert peak < 200_000
+    assert text(proxied.call("get", {"key": "a"})) == "null"
+    assert len(world.servers()) == 1
+
+
 NO_MESSAGES = [
     b"nonsense",
     b"[]",

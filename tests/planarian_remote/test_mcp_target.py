@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
+import resource
 import signal
 import socket
 import sqlite3
@@ -17,6 +19,7 @@ import pytest
 
 from planarian_core.errors import ConfigurationError, RemoteError
 from planarian_core.interfaces import TargetServer, ToolTarget
+from planarian_core.message_lines import TOO_LARGE, MessageLines, TooLong
 from planarian_core.server_process import answered_with_error
 from planarian_core.testing import mcp_servers
 from planarian_remote.mcp_target import open_target
@@ -219,3 +222,124 @@ def test_a_result_that_breaks_its_promise_may_have_had_its_effect() -> None:
     ):
         assert answered_with_error("server", -32602, message, "who knows").code == "service-failed"
     assert answered_with_error("server", -32602, "Unknown tool: put", "who knows").code == "service-error"
+
+
+# --- answers that are too large ---
+
+
+def test_an_answer_that_is_too_large_is_thrown_away_as_it_comes(database: Path) -> None:
+    command = tuple(mcp_servers.store(database))
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    with contextlib.closing(open_target(TargetServer(command, timeout=30, max_message=1_000_000))) as target:
+        assert len(target.call("big", {"size": 900_000})["content"][0]["text"]) == 900_000
+        for size in (1_000_000, 200_000_000):
+            with pytest.raises(RemoteError, match="more than 1000000 bytes") as caught:
+                target.call("big", {"size": size})
+            assert caught.value.code == "result-too-large"
+            assert "max_result" in caught.value.remedy
+        assert target.call("get", {"key": "a"})["structuredContent"] == {"value": None}
+    assert len(pids(database)) == 1
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+_HTTP_SERVER = """
+import json, sys
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+class Answers(BaseHTTPRequestHandler):
+    def do_GET(self):
+        self.send_error(405)
+
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        if "id" not in asked:
+            self.send_response(202)
+            self.end_headers()
+            return
+        info = {"name": "s", "version": "1"}
+        result = {"protocolVersion": "2025-06-18", "capabilities": {"tools": {}}, "serverInfo": info}
+        events, size = "/events" in self.path, 0
+        if asked["method"] == "tools/call":
+            size = asked["params"]["arguments"]["size"]
+            result = {"content": [{"type": "text", "text": "@"}]}
+        text = json.dumps({"jsonrpc": "2.0", "id": asked["id"], "result": result})
+        before, _, after = (f"id: 1\\ndata: {text}\\n\\n" if events else text).partition("@")
+        self.send_response(200)
+        self.send_header("content-type", "text/event-stream" if events else "application/json")
+        if not events:
+            self.send_header("content-length", str(len(before) + size + len(after)))
+        self.end_headers()
+        self.wfile.write(before.encode())
+        for start in range(0, size, 1 << 20):
+            self.wfile.write(b"x" * min(1 << 20, size - start))
+        self.wfile.write(after.encode())
+
+    def log_message(self, *said):
+        pass
+
+server = HTTPServer(("127.0.0.1", 0), Answers)
+print(server.server_port, flush=True)
+server.serve_forever()
+"""
+
+
+@pytest.mark.parametrize("path", ["mcp", "events"])
+def test_an_answer_over_http_that_is_too_large_is_not_read(path: str) -> None:
+    process = subprocess.Popen([sys.executable, "-c", _HTTP_SERVER], stdout=subprocess.PIPE, text=True)
+    assert process.stdout is not None
+    url = f"http://127.0.0.1:{int(process.stdout.readline())}/{path}"
+    before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    try:
+        with contextlib.closing(open_target(TargetServer(url=url, timeout=10, max_message=1_000_000))) as target:
+            assert len(target.call("big", {"size": 900_000})["content"][0]["text"]) == 900_000
+            with pytest.raises(RemoteError, match="more than 1000000 bytes") as caught:
+                target.call("big", {"size": 200_000_000})
+            assert caught.value.code == "result-too-large"
+            assert len(target.call("big", {"size": 10})["content"][0]["text"]) == 10
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+@pytest.mark.parametrize(
+    ("line", "instead"),
+    [
+        (b'{"jsonrpc":"2.0","id":7,"result":{"id":8,"a":"%s"}}', 7),
+        (b'{"id": "seven", "jsonrpc": "2.0", "error": {"code": 1, "message": "%s"}}', "seven"),
+        (b'{"result":{"id":8,"a":"%s"},"jsonrpc":"2.0","id":7}', 7),
+        (b'{"result":{"a":"%s"},"id":7}', 7),
+        (b'{"jsonrpc":"2.0","method":"notifications/message","params":{"id":8,"data":"%s"}}', None),
+        (b'{"method":"notifications/message","params":{"data":"%s"},"jsonrpc":"2.0","id":7}', None),
+        (b'{"jsonrpc":"2.0","id":7,"method":"sampling/createMessage","params":{"data":"%s"}}', None),
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("piece", [1, 7, 300, 100_000])
+def test_what_takes_the_place_of_a_line(line: bytes, instead: object, piece: int) -> None:
+    lines = MessageLines(1000)
+    found = []
+    data = b'{"before": 1}\n' + line % (b"x" * 5000) + b'\n{"after": 1}\n'
+    for start in range(0, len(data), piece):
+        lines.add(data[start : start + piece])
+        while (one := lines.next()) is not None:
+            found.append(one)
+    assert (found[0], found[2:]) == (b'{"before": 1}', [b'{"after": 1}'])
+    if instead is None:
+        assert found[1] == b""
+    else:
+        assert json.loads(found[1])["id"] == instead
+        assert TOO_LARGE in json.loads(found[1])["error"]["message"]
+
+
+def test_a_line_that_nobody_can_tell_ends_the_connection() -> None:
+    lines = MessageLines(1000)
+    lines.add(b'{"result":{"a":"' + b"x" * 5000 + b'"},"id":{}}\n')
+    with pytest.raises(TooLong):
+        lines.next()
+
+
+def test_an_answer_that_could_not_be_read_may_have_had_its_effect() -> None:
+    message = "Failed to parse JSON response: 1 validation error for JSONRPCMessage"
+    assert answered_with_error("server", -32700, message, "who knows").code == "service-failed"
+    assert answered_with_error("server", -32700, "Parse error", "who knows").code == "service-error"

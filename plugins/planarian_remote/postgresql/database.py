@@ -54,7 +54,22 @@ class Database:
             DatabaseError: the call was taken back; ``state`` is the SQLSTATE.
             RemoteError: ``service-unreachable``: nobody knows; ``schema-newer``.
         """
-        statement = f"SELECT planarian.{function}({', '.join(map(written, (installation.VERSION, *arguments)))})"
+        return self._asked(target, f"SELECT {_call(function, *arguments)}", more)
+
+    def read(
+        self, target: ToolTarget, statement: str, max_result: int, more: Mapping[str, Any]
+    ) -> tuple[dict[str, Any], ToolResult]:
+        """Have a statement run that must only read; an answer ``too_large`` where it would be longer than that, which
+        the server finds out: it is not sent.
+        """
+        asked = f"(SELECT {_call('read', statement)} AS a OFFSET 0)"  # OFFSET: it is called once
+        tested = f"pg_catalog.octet_length(r.a) > {max_result:d}"
+        checked = f"SELECT CASE WHEN {tested} THEN '{{\"too_large\": 1}}' ELSE r.a END FROM {asked} r"  # noqa: S608  # ours
+        return self._asked(target, checked, more)
+
+    def _asked(
+        self, target: ToolTarget, statement: str, more: Mapping[str, Any] | None
+    ) -> tuple[dict[str, Any], ToolResult]:
         try:
             result = self.run(target, statement, more)
         except DatabaseError as error:
@@ -122,6 +137,10 @@ class Database:
             owner.close()
         if result.get("isError"):
             raise database_error(result)
+
+
+def _call(function: str, *arguments: object) -> str:
+    return f"planarian.{function}({', '.join(map(written, (installation.VERSION, *arguments)))})"
 
 
 def database_error(result: ToolResult) -> Exception:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from planarian_core.errors import ConfigurationError, RemoteError
 from planarian_core.interfaces import ToolResult
+from planarian_remote.configuration import MAX_RESULT
 from planarian_remote.postgresql import results
 
 if TYPE_CHECKING:
@@ -23,12 +24,14 @@ _READ_ONLY = "-c default_transaction_read_only=on"
 
 class DirectTarget:
     """Results are shaped as MCP Toolbox's are; values of types that it has a form of its own for are given as
-    PostgreSQL's text. ``read_sql`` is the same on a second connection, which can't write.
+    PostgreSQL's text. ``read_sql`` is the same on a second connection, which can't write, and takes results row by row,
+    of ``max_result`` bytes at most.
     """
 
-    def __init__(self, dsn: str, *, timeout: float = 60.0) -> None:
+    def __init__(self, dsn: str, *, timeout: float = 60.0, max_result: int = MAX_RESULT) -> None:
         self._dsn = dsn
         self._timeout = timeout
+        self._max_result = max_result
         self._connections: dict[str, psycopg.Connection] = {}
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
@@ -41,16 +44,49 @@ class DirectTarget:
 
         try:
             # The extended protocol: one statement, and no second one behind it.
-            answer = connection.pgconn.exec_params(statement.encode(), None)
+            if tool == READ_TOOL:
+                answer, items = self._streamed(connection, statement.encode())
+            else:
+                answer = connection.pgconn.exec_params(statement.encode(), None)
+                items = _items(answer)
         except (psycopg.Error, UnicodeEncodeError) as error:
             raise self._lost(tool, str(error)) from error
         if answer.status in (ExecStatus.TUPLES_OK, ExecStatus.COMMAND_OK, ExecStatus.EMPTY_QUERY):
-            return {"content": results.content(_items(answer))}
+            return {"content": results.content(items)}
         if connection.pgconn.status != psycopg.pq.ConnStatus.OK:
             raise self._lost(tool, connection.pgconn.error_message.decode(errors="replace"))
         if answer.status != ExecStatus.FATAL_ERROR:  # COPY
             raise self._lost(tool, "the statement began a transfer")
         return {"content": results.content([_error(answer)]), "isError": True}
+
+    def _streamed(self, connection: psycopg.Connection, statement: bytes) -> tuple[PGresult, list[str]]:
+        """Run a read; how it ended, and its rows.
+
+        Raises:
+            RemoteError: ``result-too-large``.
+        """
+        from psycopg.pq import ExecStatus
+
+        pgconn = connection.pgconn
+        pgconn.send_query_params(statement, None)
+        pgconn.set_single_row_mode()
+        items: list[str] = []
+        size = 0
+        last: PGresult | None = None
+        while (found := pgconn.get_result()) is not None:
+            last = found
+            if found.status != ExecStatus.SINGLE_TUPLE:
+                if found.status in (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH):
+                    break
+                continue
+            items += _items(found)
+            size += len(items[-1])
+            if size > self._max_result:
+                pgconn.get_cancel().cancel()
+                self._connections.pop(READ_TOOL).close()  # what the server has sent meanwhile goes unread
+                raise results.too_large(self._max_result)
+        assert last is not None  # there is an answer to every statement
+        return last, items
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
         schema = {

@@ -40,6 +40,7 @@ class Settings:
     max_rows: int
     lock_timeout: float
     timeout: float
+    max_result: int
 
 
 class PostgresKind:
@@ -62,7 +63,9 @@ class PostgresKind:
 
     def connect(self) -> ToolTarget:
         if self.server is None:
-            return direct.DirectTarget(self._settings.dsn, timeout=self._settings.timeout)
+            return direct.DirectTarget(
+                self._settings.dsn, timeout=self._settings.timeout, max_result=self._settings.max_result
+            )
         from planarian_remote.mcp_target import open_target
 
         return open_target(self.server)
@@ -111,11 +114,13 @@ class PostgresKind:
             return otherwise if db.sqlstate(result) == _WRITES else result
         statement = judged.text
         try:
-            answer, result = self._database.ask(target, "read", statement, more=call.arguments)
+            answer, result = self._database.read(target, statement, self._settings.max_result, call.arguments)
         except DatabaseError as error:
             if error.state == db.REFUSED:
                 return Verdict(CallClass.REFUSED, error.message)
             return otherwise if error.state == _WRITES else error.result
+        if "too_large" in answer:
+            raise results.too_large(self._settings.max_result)
         return self._shown(answer, result, target, f"planarian.read_again({db.written(statement)})", call)
 
     def run(self, call: RemoteCall, effect: Effect, target: ToolTarget) -> CallOutcome:
@@ -294,6 +299,7 @@ def make(table: Table, sandbox_id: str) -> PostgresKind:
         max_rows=int(table.number("max_rows", 200_000)),
         lock_timeout=table.number("lock_timeout", 10.0),
         timeout=table.number("timeout", 60.0),
+        max_result=table.max_result(),
     )
     tools = {}
     for name, entry in table.tables("tools").items():

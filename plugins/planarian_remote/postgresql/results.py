@@ -9,6 +9,9 @@ from datetime import date, datetime
 from decimal import Decimal
 from typing import Any
 
+from planarian_core import units
+from planarian_core.errors import RemoteError
+
 Pairs = Sequence[tuple[str, Any]]
 
 
@@ -96,6 +99,16 @@ def rows_again(rows: str, names: Sequence[str], types: Sequence[str]) -> str:
 
 def _identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def too_large(limit: int) -> RemoteError:
+    """For a read whose result isn't taken."""
+    return RemoteError(
+        f"the result was refused: it is more than {units.size(limit)}",
+        code="result-too-large",
+        state="nothing was changed",
+        remedy="use LIMIT, fewer columns or substr(); a user can raise max_result in planarian.toml",
+    )
 
 
 def content(items: Iterable[str]) -> list[dict[str, str]]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from planarian_core.model import CallClass, Verdict
-from planarian_remote.configuration import Table
+from planarian_remote.configuration import MAX_RESULT, Table
 
 OWN_PREFIX = "planarian_"
 """Tables of ours in the database; nobody else may use the prefix there."""
@@ -33,6 +33,7 @@ class Settings:
     skip_conflicts: bool = False
     max_rows: int = 200_000
     max_bytes: int = 256 * 1024 * 1024
+    max_result: int = MAX_RESULT
     busy_timeout: float = 5.0
     statement_timeout: float = 60.0
 
@@ -68,6 +69,7 @@ def read_settings(table: Table, *, direct: bool) -> Settings:
         skip_conflicts=table.choice("on_conflict", ("stop", "skip"), "stop") == "skip",
         max_rows=int(table.number("max_rows", Settings.max_rows)),
         max_bytes=int(table.number("max_bytes", Settings.max_bytes)),
+        max_result=table.max_result(),
         busy_timeout=table.number("busy_timeout", Settings.busy_timeout),
         statement_timeout=table.number("statement_timeout", Settings.statement_timeout),
     )

@@ -8,10 +8,13 @@ The pre-update hook, the authorizer and a transaction around it all need a conne
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import apsw
 
+from planarian_core import units
 from planarian_core.faults import reach
 from planarian_core.model import Effect, EffectState
 from planarian_remote.sqlite import log
@@ -22,6 +25,8 @@ from planarian_remote.sqlite.settings import Settings
 from planarian_remote.sqlite.trouble import Conflict, Refused, Trouble, translated, trouble_of
 from planarian_remote.sqlite.values import Value
 
+_NUMBER = 8
+"""Bytes that a number is counted as."""
 _OWN_NAMES = frozenset({log.TABLE, f"sqlite_autoindex_{log.TABLE}_1"})
 
 
@@ -56,7 +61,8 @@ def read(file: DatabaseFile, sql: str) -> Answer:
     """
     with translated(file.path):
         link = file.readable()
-        answer = _execute(file, link, sql, link.judge.only_reads)
+        with _no_longer_values(link, file.settings.max_result):
+            answer = _execute(file, link, sql, link.judge.only_reads)
         if link.judge.reads_schema:
             rows = tuple(row for row in answer.rows if not _OWN_NAMES.intersection(map(str, row)))
             return Answer(answer.columns, rows)
@@ -122,7 +128,7 @@ def _execute(file: DatabaseFile, link: Link, sql: str, tracer: apsw.ExecTracer) 
     try:
         before = link.connection.total_changes()
         cursor.execute(sql, can_cache=False)
-        rows = tuple(cursor)
+        rows = tuple(_bounded(cursor, columns, file.settings.max_result))
         changed = link.connection.changes() if link.connection.total_changes() != before else 0
         return Answer(tuple(columns), rows, -1 if link.judge.defines else changed)
     except apsw.Error as error:
@@ -130,6 +136,41 @@ def _execute(file: DatabaseFile, link: Link, sql: str, tracer: apsw.ExecTracer) 
     finally:
         link.judge.end()
         cursor.close(True)
+
+
+def _bounded(
+    rows: Iterable[tuple[Value, ...]], columns: Sequence[tuple[str, str | None]], limit: int
+) -> Iterator[tuple[Value, ...]]:
+    """The rows, one by one; Refused when they come to more text than a result may have. Names count with every row,
+    as most servers write them.
+    """
+    size, names = 0, sum(len(name) for name, _ in columns)
+    for row in rows:
+        size += names + sum(len(value) if isinstance(value, str | bytes) else _NUMBER for value in row)
+        if size > limit:
+            raise _too_large(limit)
+        yield row
+
+
+@contextmanager
+def _no_longer_values(link: Link, limit: int) -> Iterator[None]:
+    """Within, SQLite makes no value longer than a result may be: a row is held as a whole before it can be counted."""
+    before = link.connection.limit(apsw.SQLITE_LIMIT_LENGTH, limit)
+    try:
+        yield
+    except StatementError as error:
+        if isinstance(error.__cause__, apsw.TooBigError):
+            raise _too_large(limit) from error
+        raise
+    finally:
+        link.connection.limit(apsw.SQLITE_LIMIT_LENGTH, before)
+
+
+def _too_large(limit: int) -> Refused:
+    return Refused(
+        f"it gives more than {units.size(limit)}",
+        "use LIMIT, fewer columns or substr(); a user can raise max_result in planarian.toml",
+    )
 
 
 def _cause(file: DatabaseFile, link: Link, error: apsw.Error) -> Exception:
