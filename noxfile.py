@@ -31,8 +31,10 @@ USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]
 UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 4]
 """Exit codes of what needs PostgreSQL and npm: it says what is missing, and in CI nothing may be."""
-APART = ("crash", "planarian_autogen", "planarian_langgraph", "upstream")
+APART = ("crash", "guest", "planarian_autogen", "planarian_langgraph", "upstream")
 """Folders of tests that have sessions of their own."""
+IN_THE_GUEST = ("tests/guest",)
+"""What `guest` runs; software emulation is slow, so only what needs that kernel."""
 ALSO_AS_A_USER = [
     "crash",
     "planarian_filesystem",
@@ -45,7 +47,7 @@ ALSO_AS_A_USER = [
 """What `rootless` runs once more: the other tests run on fakes, or on what doesn't depend on who it is."""
 NO_HANG = ["--timeout=300", "--durations=5"]
 # A crashed worker ends the run: pytest-xdist would wait for ever for the rest of its file.
-AT_ONCE = [f"--numprocesses={min(os.cpu_count() or 1, 4)}", "--dist=loadfile", "--max-worker-restart=0"]
+AT_ONCE = [f"--numprocesses={min((os.cpu_count() or 1) + 1, 4)}", "--dist=loadfile", "--max-worker-restart=0"]
 """Most tests wait for processes; each has its own home."""
 
 nox.needs_version = ">=2024.10.9"
@@ -203,6 +205,27 @@ def langgraph(session: nox.Session) -> None:
     """The LangGraph adapter, in an environment with LangGraph; its savers' conformance suite too."""
     install_wheel(session, "branching", "langgraph", "sql", groups=["langgraph"])
     run_pytest(session, str(ROOT / "tests" / "planarian_langgraph"))
+
+
+@nox.session
+def guest(session: nox.Session) -> None:
+    """In a virtual machine with Debian 13's kernel, ZFS, CRIU and Podman: built (`.nox/guest` keeps it), booted, used."""
+    cache = ROOT / ".nox" / "guest"
+    machine = ["python", "-m", "machine"]
+    path = {"PYTHONPATH": str(ROOT / "tests" / "guest")}
+    lacking = str(session.run(*machine, "--lacking", env=path, silent=True)).strip()
+    if lacking and os.environ.get("CI") == "true":
+        session.error(lacking)
+    if lacking:
+        session.skip(f"NOT RUN: {lacking}")
+    site = cache / "site"
+    shutil.rmtree(site, ignore_errors=True)
+    platforms = [f"--platform=manylinux{age}_x86_64" for age in ("_2_28", "2014")]
+    foreign = ["--only-binary=:all:", "--python-version=3.13", "--implementation=cp", *platforms]
+    needed = [f"{wheel(session)}[mcp,sql]", *group("test")]
+    session.run("python", "-m", "pip", "install", "--quiet", "--no-compile", f"--target={site}", *foreign, *needed)
+    where = ["--cache", str(cache), "--site", str(site), "--checkout", str(ROOT)]
+    session.run(*machine, *where, "--", *(session.posargs or IN_THE_GUEST), env=path)
 
 
 @nox.session
