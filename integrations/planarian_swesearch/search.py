@@ -160,13 +160,14 @@ class TreeSearch:
             picked = [] if self._enough(budget, deadline) else self._pick(budget)
             asked = {node.id: node for node in picked if not node.untried}
             for node in asked.values():
-                node.outcomes = self._planarian.registry.outcomes(node.statepoint) if node.statepoint else ()
+                node.outcomes = self._upkeep.outcomes(node, budget.target)
             proposing = [(node, pool.submit(self._callables.proposals, node)) for node in asked.values()]
             errors: list[BaseException] = self._keep(attempts, budget)
             errors += self._collect(proposing)
             self._check(errors)
             if not picked:
                 return
+            self._fill(budget, picked)
             attempts, failed = self._try(pool, picked)
             if failed:
                 self._check([*failed, *self._keep(attempts, budget)])
@@ -180,16 +181,27 @@ class TreeSearch:
         return budget.stop is not None and budget.stop(self.tree)
 
     def _pick(self, budget: Budget) -> list[Node]:
+        """The nodes to go on from in this round, one for each action."""
         picked: list[Node] = []
-        left = budget.iterations - (len(self.tree.nodes) - 1)
-        while len(picked) < min(max(self._forks, 1), left):
-            chance = random.Random(f"{self.tree.seed}:{len(self.tree.nodes)}:{len(picked)}")  # noqa: S311  # ties
-            node = select(self.tree, budget, self._exploration, chance)
-            if node is None:
-                break
+        while (node := self._next(budget, picked)) is not None:
             picked.append(node)
             _reserve(node, 1)
         return picked
+
+    def _fill(self, budget: Budget, picked: list[Node]) -> None:
+        """Where nothing was proposed there is nothing to try; where more was than one action, more can be."""
+        for empty in [node for node in picked if not node.untried]:
+            picked.remove(empty)
+            _reserve(empty, -1)
+        while (node := self._next(budget, picked)) is not None and len(node.untried) > node.reserved:
+            picked.append(node)
+            _reserve(node, 1)
+
+    def _next(self, budget: Budget, picked: Sequence[Node]) -> Node | None:
+        if len(picked) >= min(max(self._forks, 1), budget.iterations - (len(self.tree.nodes) - 1)):
+            return None
+        chance = random.Random(f"{self.tree.seed}:{len(self.tree.nodes)}:{len(picked)}")  # noqa: S311  # ties
+        return select(self.tree, budget, self._exploration, chance)
 
     def _collect(self, proposing: Sequence[tuple[Node, Future[list[Action]]]]) -> list[BaseException]:
         errors: list[BaseException] = []
@@ -208,13 +220,12 @@ class TreeSearch:
         return errors
 
     def _try(self, pool: ThreadPoolExecutor, picked: Sequence[Node]) -> tuple[list[Attempt], list[BaseException]]:
-        """Try an action from each node that has one; those that went well count from now on."""
+        """Try an action from each; those that went well count from now on."""
         attempts: list[Attempt] = []
         number = self.tree.next_id()
         for node in picked:
-            if node.untried:
-                child = Node(number + len(attempts), node, node.untried.pop(0))
-                attempts.append(Attempt(self._planarian, self._place, self._callables, self.tree.id, child))
+            child = Node(number + len(attempts), node, node.untried.pop(0))
+            attempts.append(Attempt(self._planarian, self._place, self._callables, self.tree.id, child))
         running = [(attempt, pool.submit(attempt.run)) for attempt in attempts]
         done: list[Attempt] = []
         errors: list[BaseException] = []
@@ -251,8 +262,9 @@ class TreeSearch:
             spent = self._upkeep.mark_spent(budget)
             self._file.save(self.tree)
             reach("search.saved")
-            for node in (attempt.node for attempt in attempts if attempt.node.id in self.tree.nodes):
-                self._upkeep.add_outcome(node, budget.target)
+            kept = [attempt.node for attempt in attempts if attempt.node.id in self.tree.nodes]
+            self._upkeep.add_outcomes(kept, budget.target)
+            for node in kept:
                 failed = node.status is NodeStatus.FAILED
                 self._tell("failed" if failed else "judged", node, node.observation if failed else node.text)
             self._upkeep.release(spent)

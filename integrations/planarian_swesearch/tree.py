@@ -179,7 +179,7 @@ class Tree:
                 raise ValueError(f"node {node.id} is there twice")
             node.parent = parent
             tree.add(node)
-        if tree.root.id != 0:
+        if tree.root.id != 0 or not data["nodes"]:
             raise ValueError("there is no root")
         return tree
 
@@ -214,7 +214,8 @@ _PLAIN: dict[str, type] = {
 
 def _node_data(node: Node) -> dict[str, Any]:
     data = {name: getattr(node, name) for name in (*_PLAIN, "action", "value", "status", "missing", "visits", "total")}
-    return {**data, "parent": node.parent.id if node.parent else None, "status": node.status.value}
+    parent = node.parent.id if node.parent else None
+    return {**data, "parent": parent, "status": node.status.value, "missing": list(node.missing)}
 
 
 def _node_of(data: Mapping[str, Any]) -> Node:

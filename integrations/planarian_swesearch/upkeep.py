@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from planarian_core import Planarian, Sandbox
 from planarian_core.context import one_line
 from planarian_core.errors import LineageError
 from planarian_core.faults import reach
+from planarian_core.model import Outcome
 from planarian_swesearch.states import description_of, give_up, left_forks, left_statepoints, remove_fork
 from planarian_swesearch.tree import Node, NodeStatus, Tree
 from planarian_swesearch.values import Budget
@@ -32,23 +33,36 @@ class Upkeep:
         self._tell = tell
         self._refused: set[str] = set()
 
-    def add_outcome(self, node: Node, target: float | None = None) -> None:
-        """Say of the parent's state what was tried from it, and how it ended. Once: the author names the node.
+    def outcomes(self, node: Node, target: float | None = None) -> tuple[Outcome, ...]:
+        """What was tried from a node and how it ended, oldest first: what is recorded, by anyone, and what is about to
+        be, of actions whose states are still being captured.
+        """
+        recorded = self._planarian.registry.outcomes(node.statepoint) if node.statepoint else ()
+        authors = {outcome.author for outcome in recorded}
+        tried = (self._outcome(child, target) for child in node.children)
+        return (*recorded, *(outcome for outcome in tried if outcome.author not in authors))
+
+    def add_outcomes(self, nodes: Iterable[Node], target: float | None = None) -> None:
+        """Say of the states that actions were tried from how these ended. Once: the author names the node.
 
         Args:
             target: what is worth this has succeeded.
         """
+        for node in nodes:
+            if node.parent is None or (parent := self._planarian.registry.find(node.parent.statepoint)) is None:
+                continue
+            made = self._outcome(node, target)
+            if all(outcome.author != made.author for outcome in self._planarian.registry.outcomes(parent.id)):
+                self._planarian.append_outcome(parent, made.text, status=made.status, author=made.author)
+
+    def _outcome(self, node: Node, target: float | None) -> Outcome:
         assert node.parent is not None
-        author = f"{self._tree.id} node {node.id}"
-        parent = self._planarian.registry.find(node.parent.statepoint)
-        if parent is None or any(outcome.author == author for outcome in self._planarian.registry.outcomes(parent.id)):
-            return
         failed = node.status is NodeStatus.FAILED
         reached = target is not None and node.value is not None and node.value >= target
         how = "failed" if failed else f"is worth {node.value:.3g}"
         text = f"{node.label()} {how}: {one_line(node.text or node.observation, 500)}"
         status = "failed" if failed else "succeeded" if reached else "note"
-        self._planarian.append_outcome(parent, text, status=status, author=author)
+        return Outcome("", node.parent.statepoint, text, status, f"{self._tree.id} node {node.id}")
 
     # --- giving states up ---
 
@@ -95,9 +109,7 @@ class Upkeep:
             node.reserved = node.passing = 0
             if node.held:
                 self._hold(node)
-        for node in self._tree.nodes.values():
-            if node.parent is not None:
-                self.add_outcome(node)
+        self.add_outcomes(self._tree.nodes.values())
         self._refused |= {node.statepoint for node in self._tree.nodes.values() if node.released}
         self.release([])
 
