@@ -31,7 +31,7 @@ USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]
 UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 4]
 """Exit codes of what needs PostgreSQL and npm: it says what is missing, and in CI nothing may be."""
-APART = ("crash", "guest", "planarian_autogen", "planarian_langgraph", "upstream")
+APART = ("crash", "guest", "planarian_autogen", "planarian_langgraph", "planarian_swesearch_moatless", "upstream")
 """Folders of tests that have sessions of their own."""
 IN_THE_GUEST = ("tests/guest",)
 """What `guest` runs; software emulation is slow, so only what needs that kernel."""
@@ -226,6 +226,13 @@ def guest(session: nox.Session) -> None:
     session.run("python", "-m", "pip", "install", "--quiet", "--no-compile", f"--target={site}", *foreign, *needed)
     where = ["--cache", str(cache), "--site", str(site), "--checkout", str(ROOT)]
     session.run(*machine, *where, "--", *(session.posargs or IN_THE_GUEST), env=path)
+
+
+@nox.session(python="3.11")
+def moatless(session: nox.Session) -> None:
+    """The adapter for moatless-tree-search, whose requirements fit no environment with the others."""
+    install_wheel(session, "moatless", groups=["test"])
+    run_pytest(session, str(ROOT / "tests" / "planarian_swesearch_moatless"))
 
 
 @nox.session
