@@ -26,7 +26,7 @@ class NodeStatus(StrEnum):
     LOST = "lost"
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, repr=False)
 class Node:
     """A state of the environment, and how it was reached. Callables get it to read.
 
@@ -58,6 +58,9 @@ class Node:
     """Actions from here that are being tried in this round."""
     passing: int = 0
     """Actions of this round that are tried here or below: each counts as a visit that was worth nothing."""
+
+    def __repr__(self) -> str:
+        return f"Node({self.id}, {self.label()!r}, value={self.value})"
 
     @property
     def depth(self) -> int:
