@@ -33,7 +33,7 @@ UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 
 """Exit codes of what needs PostgreSQL and npm: it says what is missing, and in CI nothing may be."""
 APART = ("crash", "guest", "planarian_autogen", "planarian_langgraph", "planarian_swesearch_moatless", "upstream")
 """Folders of tests that have sessions of their own."""
-IN_THE_GUEST = ("tests/guest",)
+IN_THE_GUEST = ("tests/guest", "tests/planarian_filesystem/test_zfs.py")
 """What `guest` runs; software emulation is slow, so only what needs that kernel."""
 ALSO_AS_A_USER = [
     "crash",
@@ -209,8 +209,8 @@ def langgraph(session: nox.Session) -> None:
 
 @nox.session
 def guest(session: nox.Session) -> None:
-    """In a virtual machine with Debian 13's kernel, ZFS, CRIU and Podman: built (`.nox/guest` keeps it), booted, used."""
-    cache = ROOT / ".nox" / "guest"
+    """In a virtual machine with Debian 13's kernel, ZFS, CRIU and Podman; `.nox/guest-machine` keeps what is built."""
+    cache = ROOT / ".nox" / "guest-machine"  # `.nox/guest` is the session's own
     machine = ["python", "-m", "machine"]
     path = {"PYTHONPATH": str(ROOT / "tests" / "guest")}
     lacking = str(session.run(*machine, "--lacking", env=path, silent=True)).strip()
