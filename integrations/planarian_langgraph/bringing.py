@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from planarian_core import Planarian, Sandbox
@@ -64,13 +64,14 @@ class Bringer:
         progress = thread.progress.get(target, Progress())
         again = progress.step == step.id
         others = again and any(call != step.call for call in progress.finished)
-        newest = target == mark["sandbox"] and progress.order == mark["order"]
+        newest = mark["sandbox"] in (target, thread.copied) and progress.order == mark["order"]
         told = [revived]
         if others:
             told.append(self._without_cut_off(sandbox, progress.begun))
         elif progress.begun is not None or not (self._is_at(sandbox, mark) or (newest and not revived)):
-            if self._on_time_travel == "fork" and not again and not newest:
-                thread, sandbox, context = self._fork(thread, sandbox, step, mark)
+            elsewhere = self._on_time_travel == "fork" and not again and not newest
+            if elsewhere or self._is_foreign(sandbox, mark):
+                thread, sandbox, context = self._fork(thread, step, mark)
                 progress = thread.progress[sandbox.id]
             else:
                 context = _cut_off(progress.begun, newest) + self._rollback(sandbox, step, mark)
@@ -106,7 +107,7 @@ class Bringer:
         if not left:
             return None
         current = thread.current if thread.current in left else left[-1]
-        return Thread(thread.id, current, thread.origin, tuple(left), thread.progress)
+        return replace(thread, current=current, sandboxes=tuple(left))
 
     def _head(self, sandbox: Sandbox) -> str:
         return self._planarian.registry.branch(sandbox.id).head or ""
@@ -129,7 +130,18 @@ class Bringer:
         restored = self._planarian.rollback(sandbox, mark["statepoint"])
         return restored.to_markdown() + _belongs(step, mark)
 
-    def _fork(self, thread: Thread, source: Sandbox, step: Step, mark: Mark) -> tuple[Thread, Sandbox, str]:
+    def _is_foreign(self, sandbox: Sandbox, mark: Mark) -> bool:
+        """Whether the statepoint is one of the thread that this one was copied from: it can only be forked from."""
+        try:
+            self._planarian.resolve(sandbox, mark["statepoint"])
+        except LineageError as error:
+            if error.code == "statepoint-foreign":
+                return True
+            raise
+        return False
+
+    def _fork(self, thread: Thread, step: Step, mark: Mark) -> tuple[Thread, Sandbox, str]:
+        source = self._planarian.owner_of(mark["statepoint"])
         fork, restored = self._planarian.fork_with_context(mark["statepoint"], of=source)
         return thread.with_sandbox(fork.id, mark["order"]), fork, restored.to_markdown() + _belongs(step, mark)
 

@@ -154,11 +154,14 @@ class Environments:
         return Mark(sandbox=sandbox.id, statepoint=head, calls=self.planarian.calls.count(sandbox.id), order=order)
 
     def _begin(self, thread_id: str, mark: Mark | None) -> tuple[Thread, Mark | None]:
-        """A thread that isn't known: with a mark, of another home's or a forgotten one; else new."""
+        """A thread that isn't known: with a mark, a copy of another one or one that was forgotten; else new."""
         if mark is not None:
             source, _ = self._bringer.running(mark["sandbox"])
-            thread = Thread(thread_id, source.id, mark["statepoint"], (source.id,))
-            thread = thread.with_progress(source.id, order=mark["order"])
+            own = source
+            if self.store.has_sandbox(source.id):
+                own = self.planarian.fork(mark["statepoint"], of=source)
+            thread = Thread(thread_id, own.id, mark["statepoint"], (own.id,), copied=source.id)
+            thread = thread.with_progress(own.id, order=mark["order"])
         else:
             sandbox = self._make(thread_id)
             origin = self.planarian.registry.branch(sandbox.id).head
@@ -179,7 +182,8 @@ class Environments:
             sandbox, _ = self._bringer.running(source.current)
             fork = self.planarian.fork(self.planarian.snapshot(sandbox, description=f"copied to thread {target_id}"))
             order = source.progress.get(sandbox.id, Progress()).order
-            self.store.put(Thread(target_id, fork.id, source.origin, (fork.id,)).with_progress(fork.id, order=order))
+            target = Thread(target_id, fork.id, source.origin, (fork.id,), copied=sandbox.id)
+            self.store.put(target.with_progress(fork.id, order=order))
 
     def remove(self, thread_id: str) -> None:
         """Remove a thread's sandboxes with all their statepoints. Idempotent."""
@@ -188,8 +192,11 @@ class Environments:
             for sandbox_id in reversed(thread.sandboxes if thread else ()):
                 self._give_up(sandbox_id)
             self.store.remove(thread_id)
-        for sandbox_id in self.store.left_over():
-            self._give_up(sandbox_id)
+        left: list[str] = []
+        while (now := self.store.left_over()) != left:  # each that goes may free another
+            left = now
+            for sandbox_id in left:
+                self._give_up(sandbox_id)
 
     def _give_up(self, sandbox_id: str) -> None:
         """Remove a sandbox, if it is there. One that another thread's was forked from is stopped, and goes with that

@@ -43,7 +43,8 @@ class Progress:
 @dataclass(frozen=True)
 class Thread:
     """A thread's sandboxes, oldest first; ``current`` is the one that a state without a mark belongs to. ``origin`` is
-    the statepoint that the first one began with.
+    the statepoint that the first one began with. ``copied``: the sandbox that it is a copy of, whose marks the copied
+    checkpoints hold.
     """
 
     id: str
@@ -51,6 +52,7 @@ class Thread:
     origin: str
     sandboxes: tuple[str, ...] = ()
     progress: dict[str, Progress] = field(default_factory=dict)
+    copied: str = ""
 
     def with_progress(self, sandbox: str, **changes: object) -> Thread:
         """The thread, after a sandbox went on."""
@@ -83,7 +85,13 @@ class ThreadStore:
         except FileNotFoundError:
             return None
         progress = {sandbox: _progress(values) for sandbox, values in data["progress"].items()}
-        return Thread(data["id"], data["current"], data["origin"], tuple(data["sandboxes"]), progress)
+        sandboxes = tuple(data["sandboxes"])
+        return Thread(data["id"], data["current"], data["origin"], sandboxes, progress, data.get("copied", ""))
+
+    def has_sandbox(self, sandbox_id: str) -> bool:
+        """Whether a sandbox is some thread's."""
+        files = self._folder.glob("*.json")
+        return any(sandbox_id in json.loads(file.read_text(encoding="utf-8"))["sandboxes"] for file in files)
 
     def put(self, thread: Thread) -> None:
         """Keep it, durably, in place of what was known."""
