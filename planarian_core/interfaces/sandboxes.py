@@ -28,6 +28,9 @@ class SandboxCapabilities:
     """The layer is the user's own workspace."""
     other_root: bool = False
     """It can stand on another root file system than the host's (``SandboxSpec.root``)."""
+    managed: str = ""
+    """The container engine that keeps account of its processes, by name: a tree that was brought back past that one
+    would not be its container any more. Empty where Planarian alone does."""
 
 
 @dataclass(frozen=True)

@@ -89,6 +89,12 @@ class CriuBackend:
                 f"the sandbox backend {spec.backend} has no process tree of its own",
                 "use the sandbox backend namespace, as root",
             )
+        if sandbox.managed:
+            return Availability(
+                False,
+                f"a tree that is restored would be no container of {sandbox.managed} any more",
+                "use the process backend respawn, or the sandbox backend namespace",
+            )
         if spec.network is Network.HOST:
             return Availability(True, "network=host: TCP connections are not captured; a restore closes them")
         return Availability(True)

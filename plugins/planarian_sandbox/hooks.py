@@ -21,9 +21,16 @@ def _directory(home: Path) -> SandboxBackend:
     return DirectoryBackend(home)
 
 
+def _podman(home: Path) -> SandboxBackend:
+    from planarian_sandbox.podman import PodmanBackend
+
+    return PodmanBackend(home)
+
+
 @hookimpl
 def planarian_backends() -> Sequence[BackendFactory]:
     return [
         BackendFactory("sandbox", "namespace", _namespace, rank=20),
         BackendFactory("sandbox", "directory", _directory, rank=10),
+        BackendFactory("sandbox", "podman", _podman, rank=5),
     ]

@@ -1,0 +1,71 @@
+"""Runs podman where a sandbox's files are mounted. Stand-alone, its argument: ``JSON``.
+
+It makes a mount namespace, mounts the files in it (:func:`launcher.mount_files`), has podman start the container, and
+takes the mounts away again: from then on the container's own processes alone hold them, so that they end with it. What
+podman leaves behind (conmon) would keep them otherwise. Nothing is mounted where the host could see it.
+
+It ends with podman's exit code and output. An error of its own is one line ``step: error`` and exit code 1.
+
+JSON: files (see :func:`planarian_sandbox.launch.files`), device_place, group, podman (an argument list), env.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+
+from planarian_sandbox import launcher
+
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from typing import Any
+
+DETACH = 2
+
+
+def start(config: dict[str, Any]) -> int:
+    launcher.call(launcher.LIBC.prctl, 1, 9, 0, 0, 0)  # killed together with the runtime that waits for the outcome
+    if config["group"]:
+        launcher.join_cgroups([config["group"]])
+    launcher.step("make a mount namespace")
+    launcher.private_mounts()
+    files = config["files"]
+    launcher.mount_files(files, {"dev": config["device_place"]})
+    launcher.step("open /dev/shm in the layer")  # podman will follow its path, so it must be no link
+    launcher.release(launcher.directory(config["device_place"], "shm", create=True))
+    os.chdir("/")
+    launcher.step("run podman")
+    code = wait(config["podman"], config["env"])
+    launcher.step("take the mounts away")
+    for place in (files["root"], config["device_place"]):
+        target = os.fsencode(place)
+        launcher.call(launcher.LIBC.umount2, target, DETACH)
+    return code
+
+
+def wait(argv: list[str], env: dict[str, str]) -> int:
+    """Run it, killed together with this process; its exit code."""
+    parent = os.getpid()
+    pid = os.fork()
+    if pid == 0:
+        try:
+            launcher.call(launcher.LIBC.prctl, 1, 9, 0, 0, 0)
+            if os.getppid() == parent:
+                os.execve(argv[0], argv, env)  # noqa: S606  # an argument list
+        except OSError as error:
+            print(f"run {argv[0]}: {error}", flush=True)
+        os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+def main() -> int:
+    try:
+        return start(json.loads(sys.argv[1]))
+    except OSError as error:
+        print(f"{launcher.PROGRESS.step}: {error}")
+        return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
