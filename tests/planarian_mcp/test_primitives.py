@@ -99,7 +99,15 @@ def test_an_agent_goes_wrong_and_comes_back(world: World) -> None:
         assert "three was one too many" in back["context"]
         assert (world.workspace / "f").read_text() == "one\ntwo\n"
         assert not (world.workspace / "sub").exists()
-        assert "three was one too many" in await agent("ledger")
+        known = await agent("ledger")
+        (start,) = (entry for entry in known["statepoints"] if entry["name"] == "start")
+        assert (start["statepoint"], start["description"], start["restorable"]) == (
+            taken["statepoint"],
+            "as given",
+            True,
+        )
+        assert [(o["status"], o["text"]) for o in start["outcomes"]] == [("failed", "three was one too many")]
+        assert known["head"] == taken["statepoint"]
         await agent("rollback", statepoint=back["undo"])
         assert (world.workspace / "f").read_text() == "one\n2\nthree\n"
         restored = await agent("restore_paths", statepoint="start", paths=["f"])
@@ -164,8 +172,44 @@ def test_tools_teach_and_say_what_they_do_to_the_world(world: World) -> None:
             assert len(tool.description or "") > 30
             assert tool.output_schema is not None
             assert tool.annotations is not None
-        reads = {name for name, tool in tools.items() if tool.annotations and tool.annotations.read_only_hint}
-        assert reads == {"read_file", "ledger", "diff"}
+            for name, argument in tool.input_schema["properties"].items():
+                assert argument.get("description") or name in ("first_line", "lines", "content"), (tool.name, name)
+        hints = {name: tool.annotations for name, tool in tools.items() if tool.annotations}
+        assert {n for n, h in hints.items() if h.read_only_hint} == {"read_file", "ledger", "diff"}
+        destroy = {"run", "write_file", "edit_file", "remove_fork"}  # a rollback keeps what it leaves
+        assert {n for n, h in hints.items() if h.destructive_hint} == destroy
+        assert hints["run"].open_world_hint  # a directory sandbox doesn't confine
+        assert [n for n, h in hints.items() if h.open_world_hint] == ["run"]
+        assert {"run", "rollback"} <= {n for n, t in tools.items() if (t.meta or {}).get("anthropic/alwaysLoad")}
+
+    world.tell(story, "--sandbox", "box")
+
+
+def test_no_result_is_longer_than_harnesses_take(world: World) -> None:
+    async def story(agent: Harness) -> None:
+        done = await agent("run", command="seq 1 30000; seq 1 30000 >&2; seq 1 30000 > long; tr '\\n' x < long > f")
+        assert done["truncated"]
+        assert done["stdout"].startswith("1\n2\n")
+        assert done["stdout"].endswith("\n30000\n")
+        assert len(done["stdout"]) + len(done["stderr"]) < 15_000
+        page = await agent("read_file", path="long", lines=5000)
+        assert len(page) < 11_000
+        going_on = int(page.rpartition("first_line=")[2].rstrip(")"))
+        assert f"\n{going_on - 1}\t{going_on - 1}\n" in page
+        assert (await agent("read_file", path="long", first_line=going_on)).startswith(f"{going_on}\t{going_on}\n")
+        assert len(await agent("read_file", path="f")) < 11_000
+
+    world.tell(story, "--sandbox", "box")
+
+
+def test_a_call_that_is_given_up_ends_its_command(world: World) -> None:
+    async def story(agent: Harness) -> None:
+        with anyio.move_on_after(1.5):
+            await agent("run", command="echo $$ > pid; sleep 300; echo late > f")
+        pid = int((world.workspace / "pid").read_text())
+        gone = f"while kill -0 {pid} 2>/dev/null; do sleep 0.1; done"
+        assert not (await agent("run", command=gone, timeout=60))["timed_out"]
+        assert (world.workspace / "f").read_text() == "one\ntwo\n"
 
     world.tell(story, "--sandbox", "box")
 
