@@ -38,6 +38,7 @@ class EffectLog:
         verdict: Verdict,
         summary: str,
         details: Mapping[str, Any] | None = None,
+        server: str = "",
     ) -> Effect:
         """Enter a call that is about to be sent, as ``SENT``, under the next number, with what undoing it takes."""
         with self._database.transaction() as connection:
@@ -48,7 +49,7 @@ class EffectLog:
             ).fetchone()
             effect = Effect(
                 sandbox_id, service, row[0] + 1, row[1], call.tool, call.digest, verdict.call_class, EffectState.SENT,
-                verdict.reason, summary, utc_now(), details or {},
+                verdict.reason, summary, utc_now(), details or {}, server=server,
             )  # fmt: skip
             connection.execute(
                 "INSERT INTO effects (sandbox_id, service, number, parent, state, digest, record) "
@@ -116,6 +117,18 @@ class EffectLog:
     def unsettled(self, sandbox_id: str, service: str = "") -> Sequence[Effect]:
         """The effects of which nobody knows yet how they ended."""
         return self.entries(sandbox_id, service, states=[EffectState.SENT])
+
+    def newest(self, sandbox_id: str, service: str) -> Effect | None:
+        """The newest effect that could still be undone or done again; where none could, the newest whose end nobody
+        knows.
+        """
+        query = (
+            "SELECT record FROM effects WHERE sandbox_id = ? AND service = ? AND state IN ('applied', 'undone', 'sent')"
+            " AND json_extract(record, '$.call_class') <> 'pivot' "
+            "AND NOT COALESCE(json_extract(record, '$.forgotten'), 0) ORDER BY state = 'sent', number DESC LIMIT 1"
+        )
+        found = self._database.records(query, sandbox_id, service)
+        return decode(Effect, found[0]) if found else None
 
     def equal(self, sandbox_id: str, service: str, digest: str) -> Effect | None:
         """The newest pivot equal to a call that a rollback left in effect."""

@@ -8,9 +8,11 @@ from contextlib import contextmanager, suppress
 from planarian_core.effects import EffectLog
 from planarian_core.errors import CompensationError, RemoteError
 from planarian_core.faults import reach
-from planarian_core.interfaces import ServiceKind, ToolTarget, VersionsItself
+from planarian_core.interfaces import RecognizesEffects, ServiceKind, ToolTarget, VersionsItself
 from planarian_core.model import CallClass, Domain, Effect, EffectState, Gap, RemoteEffect, RemotePosition
 
+MARKED = "server-"
+"""How a mark begins that a user may give a server (``identity``)."""
 _VERSION, _SANDBOX, _FORK = "version", "sandbox", "fork"
 
 
@@ -24,6 +26,38 @@ class LoggedService:
         self.endpoint = kind.endpoint
         self.forkable = isinstance(kind, VersionsItself)
 
+    # --- which server it is ---
+
+    @property
+    def mark(self) -> str:
+        """What is kept with an effect about its server."""
+        return self.kind.mark if isinstance(self.kind, RecognizesEffects) else ""
+
+    def recognize(self, sandbox_id: str, target: ToolTarget | None) -> None:
+        """See that the configuration names the server on which the sandbox's effects were made.
+
+        Raises:
+            CompensationError: ``service-changed``: another one. Or it can't be found out.
+        """
+        if not isinstance(self.kind, RecognizesEffects):
+            return
+        effect = self.log.newest(sandbox_id, self.name)
+        if effect is None or self.kind.recognizes(effect, target):
+            return
+        made_on = f" on {effect.server}" if effect.server not in ("", self.mark) else ""
+        raise CompensationError(
+            f"{self.name} ({self.mark or self.endpoint}) isn't where {sandbox_id} made its effect {effect.number}"
+            f"{made_on} ({effect.summary}): it is another server, or an older copy",
+            code="service-changed",
+            state="nothing was called or changed",
+            remedy=f"let [services.{self.name}] of planarian.toml name the former one again, and give the new one "
+            f"another name{self._renamed(effect)}",
+        )
+
+    def _renamed(self, effect: Effect) -> str:
+        by_name = effect.server.startswith(MARKED)
+        return f'; if it is the same one at another place, say identity = "{effect.server}" there' if by_name else ""
+
     # --- positions ---
 
     def settle(self, sandbox_id: str, target: ToolTarget | None = None) -> None:
@@ -31,7 +65,10 @@ class LoggedService:
         unsettled = self.log.unsettled(sandbox_id, self.name)
         if not unsettled:
             return
+        if self.forkable:  # connecting to the wrong one would make a branch there
+            self.recognize(sandbox_id, None)
         with self._connected(target) as connection:
+            self.recognize(sandbox_id, connection)
             for effect in unsettled:
                 outcome = self.kind.settle(effect, connection)
                 self.log.update(effect, outcome.state, summary=outcome.summary, details=outcome.details)
@@ -40,6 +77,7 @@ class LoggedService:
         position = str(self.log.position(sandbox_id, self.name))
         details = {}
         if isinstance(self.kind, VersionsItself):
+            self.recognize(sandbox_id, None)
             details = {_VERSION: self.kind.commit(sandbox_id), _SANDBOX: sandbox_id}
         return RemotePosition(self.name, self.endpoint, position, details=details)
 
@@ -52,11 +90,13 @@ class LoggedService:
 
     def rehearse(self, position: RemotePosition, sandbox_id: str) -> None:
         if isinstance(self.kind, VersionsItself):
+            self.recognize(sandbox_id, None)
             self.kind.check(sandbox_id, _version(position))
             return
         undo, redo = (_without_pivots(effects) for effects in self._way(position, sandbox_id))
         if undo or redo:
             with self._connected() as target:
+                self.recognize(sandbox_id, target)
                 self.kind.rehearse(undo, redo, target)
 
     def compensate(self, position: RemotePosition, sandbox_id: str) -> tuple[RemoteEffect, ...]:
@@ -73,11 +113,13 @@ class LoggedService:
 
         reach("compensate.begun")
         if isinstance(self.kind, VersionsItself):
+            self.recognize(sandbox_id, None)
             self.kind.reset(sandbox_id, _version(position))
             for effect in (*_without_pivots(undo), *_without_pivots(redo)):
                 moved(effect, EffectState.UNDONE if effect in undo else EffectState.APPLIED)
         elif _without_pivots(undo) or _without_pivots(redo):
             with self._connected() as target:
+                self.recognize(sandbox_id, target)
                 self.kind.move(_without_pivots(undo), _without_pivots(redo), target, moved)
         for effect in undo:
             if effect.call_class is CallClass.PIVOT:
@@ -138,6 +180,7 @@ class LoggedService:
         """
         kept = list(kept)
         if isinstance(self.kind, VersionsItself):
+            self.recognize(sandbox_id, None)
             self.kind.keep(sandbox_id, [_version(position) for position in kept if position])
             return
         positions = {int(position.position) if position else 0 for position in kept}

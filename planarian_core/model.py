@@ -179,6 +179,8 @@ class Effect:
     details: Mapping[str, Any] = field(default_factory=dict)
     forgotten: bool = False
     """Its undo data is dropped: no statepoint that is kept needs it."""
+    server: str = ""
+    """Which server it was sent to, as the service's kind tells servers apart; without secrets."""
 
 
 @dataclass(frozen=True)

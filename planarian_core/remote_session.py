@@ -56,6 +56,9 @@ class RemoteSession:
         self._service = service
         self._approve_all = approve_all
         self._ask = ask
+        self._recognized = service.forkable
+        if service.forkable:  # connecting to the wrong one would make a branch there
+            service.recognize(record.id, None)
         self._calls = CallCounter(sandboxes.home)
         self._lock = SandboxLock(sandboxes.home / "locks", f"{record.id}.{service.name}")
 
@@ -74,7 +77,8 @@ class RemoteSession:
             RemoteError: it was not made (``call-refused``, ``service-fenced``, ``pivot-needs-approval``: nothing was
                 changed), or its end is not known (``service-unreachable``, ``call-cancelled``): the next call, snapshot
                 or rollback finds it out. ``result-too-large``: it was made, and its result thrown away.
-            CompensationError: what an earlier call left can't be found out.
+            CompensationError: what an earlier call left can't be found out; or ``service-changed``: the configuration
+                names another server than the one that the sandbox's effects were made on.
             SandboxError: the sandbox is busy, or gone.
         """
         call = RemoteCall(tool, arguments)
@@ -111,11 +115,14 @@ class RemoteSession:
                 f"{call.tool} was refused: {verdict.reason}", code="call-refused", state="nothing was changed"
             )
         summary = _summary(call)
+        if not self._recognized:
+            self._service.recognize(self._record.id, target)
+            self._recognized = True
         if verdict.call_class is CallClass.PIVOT:
             self._consent(call, verdict, summary)
         log = self._registry.effects
         before = self._prepare(call, verdict, target)
-        effect = log.begin(self._record.id, self._service.name, call, verdict, summary, before)
+        effect = log.begin(self._record.id, self._service.name, call, verdict, summary, before, self._service.mark)
         reach("call.begun")
         try:
             outcome = self.kind.run(call, effect, target)

@@ -30,6 +30,7 @@ def remote_session(
 
     Raises:
         ConfigurationError: there is no such service.
+        CompensationError: ``service-changed``, where the service has versions.
     """
     offered = self.statepoints.remote.offered(sandbox.record)
     for found in offered:

@@ -214,6 +214,25 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class RecognizesEffects(Protocol):
+    """A :class:`ServiceKind` that notices when the configuration names another server than the one that a sandbox's
+    effects were made on.
+    """
+
+    mark: str
+    """Kept with each effect, as :attr:`Effect.server`; without secrets."""
+
+    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
+        """Whether this is the server on which ``effect`` was made; by what the server holds, where it holds something.
+        Changes nothing there. ``SENT``: whether the effect ever got there isn't known. ``target`` is None for a kind
+        that goes back by its own versions.
+
+        Raises:
+            CompensationError: it can't be found out.
+        """
+
+
+@runtime_checkable
 class ServesBranches(Protocol):
     """A :class:`ServiceKind` whose target server is told, when it is started, which branch it serves."""
 

@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Mapping, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 from planarian_core.errors import ConfigurationError
 from planarian_core.interfaces import TargetServer
+from planarian_core.logged_service import MARKED
 
 MAX_RESULT = 16 * 1024 * 1024
 _QUOTED = 4
 """How much larger than its text a result may be as a message: quoted within JSON, perhaps twice."""
+_SECRET = re.compile(r"token|key|secret|passw|auth|credential|cookie|session", re.IGNORECASE)
+_PINNED = re.compile(r"(?<=.)@\d[\w.+-]*\Z")
+"""The version in ``name@1.2.3``."""
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
 
 
@@ -59,6 +66,19 @@ class Table:
         if isinstance(value, bool) or not isinstance(value, int | float) or value <= 0:
             raise self.wrong(key, "a number above 0")
         return float(value)
+
+    def identity(self, *where: object, server: TargetServer | None = None) -> str:
+        """What tells the service's server from others: ``identity``, or a digest of where its state is. Of a server,
+        neither the version of a package counts, nor variables whose names say that they hold a secret: those change.
+        """
+        told = list(where)
+        if server is not None:
+            address = urlsplit(server.url)
+            bare = address._replace(netloc=address.netloc.rpartition("@")[2], fragment="").geturl()
+            env = {name: text for name, text in server.env.items() if not _SECRET.search(name)}
+            told += [[_PINNED.sub("", word) for word in server.command], bare, server.cwd, env]
+        digest = sha256(json.dumps(told, sort_keys=True).encode()).hexdigest()[:12]
+        return self.text("identity", "") or f"{MARKED}{digest}"
 
     def max_result(self) -> int:
         """Bytes that one result may have before it is refused instead of being held in memory."""

@@ -20,7 +20,7 @@ from planarian_core.errors import (
     RemoteError,
 )
 from planarian_core.interfaces.sandboxes import AgentRequest
-from planarian_core.model import CallClass, EffectState, RemoteEffect
+from planarian_core.model import CallClass, Command, EffectState, RemoteEffect
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.fakes import FakePlugin
@@ -300,7 +300,7 @@ def test_a_rollback_asked_for_inside_waits_for_a_call_that_is_under_way(
     assert entered.wait(30)
     with planarian.sandboxes.hold(box.id, exclusive=False) as held, ThreadPoolExecutor(1) as pool:
         asked = AgentRequest(("rollback", point.id), ())
-        answered = pool.submit(RequestServer(planarian, box, held).handle, asked)
+        answered = pool.submit(RequestServer(planarian, box, held, Command(("true",)), "none").handle, asked)
         done, _ = wait([answered], 0.3)
         assert not done
         assert [e.state for e in planarian.effects(box)] == [EffectState.SENT], "the call isn't taken for a dead one's"

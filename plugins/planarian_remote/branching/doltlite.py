@@ -36,8 +36,10 @@ class DoltliteKind:
         *,
         timeout: float = 60.0,
         max_rows: int = 10_000,
+        mark: str = "",
     ) -> None:
         self.name = versions.service
+        self.mark = mark
         self.endpoint = f"doltlite:{versions.database}#{branch_name(sandbox_id)}"
         self.server = server
         self.versions = versions
@@ -128,6 +130,10 @@ class DoltliteKind:
 
     # --- going back: by versions ---
 
+    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
+        """By the configuration: in another database the sandbox would silently get a new branch."""
+        return effect.server in ("", self.mark)
+
     def rehearse(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget) -> None:
         raise _by_versions(self.name)
 
@@ -172,10 +178,11 @@ def make(table: Table, sandbox_id: str) -> DoltliteKind:
     server = table.server(required=False)
     if server is not None:
         server = _told(server, versions, sandbox_id)
+    mark = table.identity(str(path))
     timeout = server.timeout if server else table.number("timeout", 60.0)
     tools, max_rows = read_tools(table), int(table.number("max_rows", 10_000))
     table.close()
-    return DoltliteKind(versions, sandbox_id, server, tools, timeout=timeout, max_rows=max_rows)
+    return DoltliteKind(versions, sandbox_id, server, tools, timeout=timeout, max_rows=max_rows, mark=mark)
 
 
 def _told(server: TargetServer, versions: DoltVersions, sandbox_id: str) -> TargetServer:

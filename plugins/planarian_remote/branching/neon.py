@@ -33,6 +33,7 @@ class NeonKind:
         self.versions = versions
         self._sandbox_id = sandbox_id
         self._tools = tools
+        self.mark = f"neon:{versions.api.project}"
 
     def server_for_branch(self) -> TargetServer:
         """The target server, told where the sandbox's branch is; the branch is there when this returns."""
@@ -72,6 +73,10 @@ class NeonKind:
     def settle(self, effect: Effect, target: ToolTarget) -> CallOutcome:
         """Whether it happened can't be told apart from what the branch holds, and need not be: versions hold it."""
         return CallOutcome({}, EffectState.APPLIED, f"{effect.summary} (may not have happened)")
+
+    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
+        """By the configuration: in another project the sandbox would silently get a new branch."""
+        return effect.server in ("", self.mark)
 
     def rehearse(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget) -> None:
         raise _by_versions(self.name)

@@ -46,6 +46,7 @@ def make(table: Table, sandbox_id: str) -> DeclaredKind:
         table.flag("trust_hints"),
         int(table.number("undo_limit", _UNDO_LIMIT)),
         parsing.scratch(table) or base.scratch,
+        table.identity(settings, server=server),
     )
     table.close()
     return kind
@@ -63,6 +64,7 @@ class DeclaredKind:
     trust_hints: bool = False
     undo_limit: int = _UNDO_LIMIT
     scratch: Scratch | None = None
+    mark: str = ""
     _prepared: calling.Prepared | None = None
     _hints: Mapping[str, bool] | None = None
 
@@ -149,6 +151,10 @@ class DeclaredKind:
         return calling.settle(effect, target)
 
     # --- undo ---
+
+    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
+        """By the configuration alone: these servers hold nothing of ours."""
+        return effect.server in ("", self.mark)
 
     def rehearse(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget) -> None:
         moving.rehearse(undo, redo, target)

@@ -17,7 +17,9 @@ _UNINSTALLED = ("3F000", "42883")
 """No such schema, no such function."""
 _CUT_OFF = ("57P01", "57P02", "57P03", "57P05")
 
-REFUSED, WATCH, CONFLICT, VERSION, CLOSER, AGAIN = "PLN01", "PLN02", "PLN03", "PLN04", "PLN07", "PLN08"
+REFUSED, WATCH, CONFLICT, VERSION, UNKNOWN, CLOSER, AGAIN = (
+    "PLN01", "PLN02", "PLN03", "PLN04", "PLN06", "PLN07", "PLN08",
+)  # fmt: skip
 """SQLSTATEs of our own functions."""
 
 
@@ -66,6 +68,24 @@ class Database:
         tested = f"pg_catalog.octet_length(r.a) > {max_result:d}"
         checked = f"SELECT CASE WHEN {tested} THEN '{{\"too_large\": 1}}' ELSE r.a END FROM {asked} r"  # noqa: S608  # ours
         return self._asked(target, checked, more)
+
+    def knows(self, target: ToolTarget, owner: str, undo: Sequence[int], redo: Sequence[int]) -> bool:
+        """Whether the database knows the effects of a way, which is rehearsed. Installs nothing.
+
+        Raises:
+            DatabaseError: it can't say.
+        """
+        call = _call("move", owner, undo, redo, False, True, self.lock_timeout)
+        try:
+            self.run(target, f"SELECT {call}")
+        except DatabaseError as error:
+            if error.state in _UNINSTALLED or error.state == UNKNOWN:
+                return False
+            if error.state != VERSION:
+                raise
+            self.install(target)
+            return self.knows(target, owner, undo, redo)
+        return True
 
     def _asked(
         self, target: ToolTarget, statement: str, more: Mapping[str, Any] | None

@@ -54,7 +54,7 @@ class PostgresKind:
     ) -> None:
         self.name = name
         self.server = server
-        self.endpoint = shown_server(server) if server else shown_dsn(settings.dsn)
+        self.endpoint = self.mark = shown_server(server) if server else shown_dsn(settings.dsn)
         self._settings = settings
         self._tools = tools
         self._owner = f"{sandbox_id}/{name}"
@@ -210,6 +210,18 @@ class PostgresKind:
         return {**result, "content": results.content(results.item(row, unknown, results.as_json) for row in found)}
 
     # --- settling, undoing, doing again ---
+
+    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
+        """By the entry that was committed with the effect: the database is asked for a way that there isn't, from the
+        state that the effect has to the same, which only fails where it knows no such effect.
+        """
+        if effect.state is EffectState.SENT or target is None:
+            return effect.server in ("", self.mark)
+        undo, redo = ([], [effect.number]) if effect.state is EffectState.APPLIED else ([effect.number], [])
+        try:
+            return self._database.knows(target, self._owner, undo, redo)
+        except DatabaseError as error:
+            raise self._failed("whether it is the database of the effects can't be found out", error) from error
 
     def settle(self, effect: Effect, target: ToolTarget) -> CallOutcome:
         try:

@@ -11,7 +11,7 @@ from planarian_remote.sqlite.file import DatabaseFile
 from planarian_remote.sqlite.judge import NEVER, READING, Writes, first_word
 from planarian_remote.sqlite.results import style_of
 from planarian_remote.sqlite.settings import Settings
-from planarian_remote.sqlite.trouble import Trouble
+from planarian_remote.sqlite.trouble import Trouble, translated
 
 _CHANGE = Verdict(CallClass.COMPENSABLE, "it is run with its undo data in one transaction")
 
@@ -66,6 +66,11 @@ class Engine:
             log.add(writer.connection, effect, EffectState.VOID)
             self._file.commit(writer, reader)
             return EffectState.VOID, ""
+
+    def knows(self, effect: Effect) -> bool:
+        """Whether the database holds an effect's entry."""
+        with translated(self._file.path):
+            return log.find(self._file.readable().connection, effect) is not None
 
     def move(self, undo: Sequence[Effect], redo: Sequence[Effect], *, rehearsal: bool = False) -> movement.Done:
         return movement.move(self._file, undo, redo, rehearsal=rehearsal)

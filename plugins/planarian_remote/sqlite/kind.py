@@ -45,7 +45,7 @@ class SqliteKind:
     def __init__(self, settings: Settings, server: TargetServer | None) -> None:
         self.settings = settings
         self.name = settings.name
-        self.endpoint = f"sqlite:{settings.path}"
+        self.endpoint = self.mark = f"sqlite:{settings.path}"
         self.server = server
 
     @cached_property
@@ -128,6 +128,13 @@ class SqliteKind:
             ) from error
 
     # --- what became of them, and the way back ---
+
+    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
+        """By the entry that was committed with the effect."""
+        if effect.state is EffectState.SENT:
+            return effect.server in ("", self.mark)
+        with self._compensating():
+            return self._engine.knows(effect)
 
     def settle(self, effect: Effect, target: ToolTarget) -> CallOutcome:
         if effect.call_class is CallClass.PIVOT:
