@@ -6,6 +6,7 @@ import platform
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 
 from .commands import GuestError, run, say
@@ -74,8 +75,8 @@ class Apt:
             "Dir::State::Lists": folder / "lists",
             "Dir::State::status": "/dev/null",
             "Dir::Cache": folder / "cache",
-            "Dir::Cache::pkgcache": "",
-            "Dir::Cache::srcpkgcache": "",
+            "Dir::Cache::pkgcache": f"{named}.bin",
+            "Dir::Cache::srcpkgcache": f"{named}-sources.bin",
             "Dir::Etc::sourcelist": folder / f"{named}.list",
             "Dir::Etc::sourceparts": folder / "none",
             "Dir::Etc::preferences": self.preferences,
@@ -128,6 +129,7 @@ class Chosen:
     """For the guest."""
 
 
+@cache
 def _mirror() -> str:
     """The mirror that this machine's apt uses for Debian."""
     for line in run(["apt-get", "indextargets", "--format", "$(LABEL)|$(SITE)"]).splitlines():
