@@ -198,6 +198,43 @@ def test_an_action_that_fails_is_a_failed_node(
         assert good.observation == "a", "what the failed one had done is not there"
 
 
+@MODES
+def test_an_action_that_ends_its_sandbox_is_a_failed_node(
+    fake_planarian: Planarian, sandbox: Sandbox, letters: ModuleType, tmp_path: Path, forks: int
+) -> None:
+    def act(sandbox: Sandbox, action: str) -> object:
+        if action == "b":
+            sandbox.stop()
+        return letters.act(sandbox, action)
+
+    with letters.search(fake_planarian, sandbox, tmp_path / "t", act=act, forks=forks) as search:
+        search.run(Budget(iterations=9))
+        assert len(search.tree.nodes) == 10
+        for node in list(search.tree.nodes.values())[1:]:
+            assert (node.status is NodeStatus.FAILED) == (node.action != "a")
+            if node.action == "b":
+                assert node.observation.startswith("the sandbox ended: ")
+
+
+def test_a_sandbox_that_is_busy_is_no_fault_of_the_action(
+    fake_planarian: Planarian, sandbox: Sandbox, letters: ModuleType, tmp_path: Path
+) -> None:
+    def act(sandbox: Sandbox, action: str) -> object:
+        with fake_planarian.sandboxes.lock(sandbox.id).acquire(exclusive=True):
+            fake_planarian.with_config(lock_timeout=0.1)
+            try:
+                return letters.act(sandbox, action)
+            finally:
+                fake_planarian.with_config(lock_timeout=60.0)
+
+    with letters.search(fake_planarian, sandbox, tmp_path / "t", act=act, forks=1) as search:
+        with pytest.raises(PlanarianError) as raised:
+            search.run(Budget(iterations=1))
+        assert raised.value.code == "sandbox-busy"
+        assert len(search.tree.nodes) == 1
+        assert search.tree.root.untried == ["a", "b", "!"]
+
+
 def test_a_command_that_timed_out_is_a_failed_node(
     fake_planarian: Planarian, sandbox: Sandbox, letters: ModuleType, tmp_path: Path
 ) -> None:
@@ -257,14 +294,14 @@ def test_an_action_that_is_no_json_is_said(
         assert raised.value.code == "search-callable"
 
 
-@MODES
-@pytest.mark.parametrize("point", ["snapshot.files", "fork.restored", "rollback.staged", "promote.begun"])
+@pytest.mark.parametrize(
+    ("forks", "point"),
+    [(0, "snapshot.files"), (0, "rollback.staged"), (3, "snapshot.files"), (3, "fork.restored"), (3, "promote.begun")],
+)
 def test_a_full_disk_ends_the_run_with_the_next_step_and_loses_nothing(
     fake_planarian: Planarian, sandbox: Sandbox, letters: ModuleType, tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch, forks: int, point: str,
 ) -> None:  # fmt: skip
-    if (point in ("fork.restored", "promote.begun")) != bool(forks) and point != "snapshot.files":
-        return  # not passed in this mode; the other one is tried by another case
     with letters.search(fake_planarian, sandbox, tmp_path / "t", forks=forks) as search:
         search.run(Budget(iterations=4))
         before = len(search.tree.nodes)
