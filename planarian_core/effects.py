@@ -12,6 +12,7 @@ is sent and after it ended, and :meth:`ServiceKind.settle` brings the two togeth
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
@@ -19,7 +20,10 @@ from typing import Any
 from planarian_core.codec import decode
 from planarian_core.database import Database, to_json
 from planarian_core.errors import CompensationError
-from planarian_core.model import Effect, EffectState, RemoteCall, Verdict, utc_now
+from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict, utc_now
+
+_CARRIED = "carried"
+"""In the details of a fork's effect that is in its source's log too: the fork, and the number there."""
 
 
 class EffectLog:
@@ -51,12 +55,44 @@ class EffectLog:
                 sandbox_id, service, row[0] + 1, row[1], call.tool, call.digest, verdict.call_class, EffectState.SENT,
                 verdict.reason, summary, utc_now(), details or {}, server=server,
             )  # fmt: skip
-            connection.execute(
-                "INSERT INTO effects (sandbox_id, service, number, parent, state, digest, record) "
-                "VALUES (?, ?, ?, ?, ?, ?, ?)",
-                (sandbox_id, service, effect.number, effect.parent, "sent", effect.digest, to_json(effect)),
-            )
+            _insert(connection, effect)
         return effect
+
+    def carry(self, fork_id: str, position: int, service: str, source_id: str, parent: int) -> int:
+        """Enter the pivots that a fork made, as its log has them at ``position``, into the log of its source, after
+        ``parent``: they are in effect, whoever made them. Returns the position that has them; idempotent.
+
+        They come as ``KEPT``, and are the source's own once it goes to that position.
+        """
+        chain = _chain(self._tree(fork_id, service), position)
+        made = [
+            effect
+            for effect in self.entries(
+                fork_id, service, states=[EffectState.APPLIED, EffectState.UNDONE, EffectState.KEPT]
+            )
+            if effect.call_class is CallClass.PIVOT and (effect.number in chain or effect.state is EffectState.KEPT)
+        ]
+        before = {effect.number: effect for effect in self.entries(source_id, service)}
+        number = max(before, default=0)
+        carried = []
+        for effect in made:
+            origin = [fork_id, effect.number]
+            known = [e for e in before.values() if e.details.get(_CARRIED) == origin]
+            found = next((e for e in known if e.parent == parent or effect.number not in chain), None)
+            if found is None:
+                number += 1
+                summary = f"{effect.summary} (made by the fork {fork_id})"
+                found = replace(
+                    effect, sandbox_id=source_id, number=number, parent=parent, state=EffectState.KEPT,
+                    summary=summary, details={_CARRIED: origin},
+                )  # fmt: skip
+                carried.append(found)
+            if effect.number in chain:
+                parent = found.number
+        with self._database.transaction() as connection:
+            for effect in carried:
+                _insert(connection, effect)
+        return parent
 
     def update(
         self,
@@ -190,6 +226,16 @@ class EffectLog:
         found = self._database.records(query, sandbox_id, service, json.dumps(list(numbers)))
         effects = {effect.number: effect for effect in (decode(Effect, record) for record in found)}
         return [effects[number] for number in numbers]
+
+
+def _insert(connection: sqlite3.Connection, effect: Effect) -> None:
+    connection.execute(
+        "INSERT INTO effects (sandbox_id, service, number, parent, state, digest, record) VALUES (?, ?, ?, ?, ?, ?, ?)",
+        (
+            effect.sandbox_id, effect.service, effect.number, effect.parent, effect.state.value, effect.digest,
+            to_json(effect),
+        ),
+    )  # fmt: skip
 
 
 def _chain(rows: Mapping[int, tuple[int, str]], position: int) -> set[int]:

@@ -164,12 +164,15 @@ class LoggedService:
             return None
         return Gap(Domain.REMOTE, self.name, "the service can't branch: this fork may not call it")
 
-    def adopt(self, theirs: RemotePosition, point: RemotePosition) -> RemotePosition:
-        """The position of a sandbox that takes over what its fork is at: the fork's version, and of the effects in its
-        own log those before the fork point.
+    def adopt(self, source_id: str, fork_id: str, theirs: RemotePosition, point: RemotePosition) -> RemotePosition:
+        """The position of a sandbox that takes over what its fork is at: the fork's version; of the effects in its own
+        log those before the fork point, and the fork's pivots, which stay in effect however far it goes back later.
         """
-        details = {**theirs.details, _SANDBOX: point.details.get(_SANDBOX), _FORK: theirs.details.get(_SANDBOX)}
-        return RemotePosition(self.name, self.endpoint, point.position, details=details)
+        own = int(point.position) if point.details.get(_SANDBOX) == source_id else 0
+        there = int(theirs.position) if theirs.details.get(_SANDBOX) == fork_id else 0
+        at = self.log.carry(fork_id, there, self.name, source_id, own)
+        details = {**theirs.details, _SANDBOX: source_id, _FORK: fork_id}
+        return RemotePosition(self.name, self.endpoint, str(at), details=details)
 
     def reclaim(self, sandbox_id: str, kept: Iterable[RemotePosition | None]) -> None:
         """Drop the undo data that no statepoint needs any more. ``kept``: the positions of those that stay, None for

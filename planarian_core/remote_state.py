@@ -87,7 +87,7 @@ class RemoteState:
         for service in self.services(source):
             name = service.name
             if isinstance(service, LoggedService) and service.forkable and name in theirs and name in before:
-                positions.append(service.adopt(theirs[name], before[name]))
+                positions.append(service.adopt(source.id, fork.sandbox_id, theirs[name], before[name]))
             else:
                 positions.append(self._position(source, service))
         return tuple(positions)

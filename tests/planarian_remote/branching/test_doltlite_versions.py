@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Mapping, Sequence
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from planarian_core import Planarian
 from planarian_core.errors import CaptureError, CompensationError, RemoteError, RestoreError
 from planarian_core.faults import POINTS
-from planarian_core.model import EffectState, Statepoint
+from planarian_core.interfaces import ToolResult, ToolTarget
+from planarian_core.model import Domain, EffectState, RestoreContext, Statepoint
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.branched_notes import Agent, Notes
+from planarian_core.testing.workloads import remove_all
 
 pytestmark = pytest.mark.needs("doltlite")
 
@@ -378,6 +383,89 @@ def test_a_fork_that_fails_leaves_no_branch(
     with pytest.raises(OSError, match="fault point"):
         planarian.fork(point)
     assert (notes.branches(), notes.refs()) == before
+
+
+class _Mail:
+    """A tool that sends mail, beside the database's own."""
+
+    def __init__(self, target: ToolTarget) -> None:
+        self._target = target
+        self.sent: list[str] = []
+
+    def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
+        if tool != "mail":
+            return self._target.call(tool, arguments)
+        self.sent.append(arguments["to"])
+        return {"content": [{"type": "text", "text": "sent"}], "isError": False}
+
+    def tools(self) -> Sequence[Mapping[str, Any]]:
+        return self._target.tools()
+
+    def close(self) -> None:
+        self._target.close()
+
+
+def _mail(planarian: Planarian, sandbox: Sandbox, *to: str) -> list[str]:
+    """Mail that a sandbox sends."""
+    session = planarian.remote_session(sandbox, "notes", approve_all=True)
+    with closing(_Mail(session.kind.connect())) as mail:
+        for one in to:
+            session.call("mail", {"to": one}, mail)
+        return mail.sent
+
+
+def _kept(context: RestoreContext) -> list[str]:
+    """What a rollback left in effect."""
+    return [gap.subject for gap in context.not_undone if gap.domain is Domain.REMOTE]
+
+
+def test_a_promoted_fork_s_pivots_are_its_source_s_too(notes: Notes) -> None:
+    notes.configure('[services.notes.tools.mail]\nclass = "pivot"\n')
+    with notes.open() as planarian:
+        sandbox = notes.sandbox(planarian)
+        point = planarian.snapshot(sandbox)
+        assert _mail(planarian, sandbox, "own") == ["own"]
+        fork = planarian.fork(point)
+        early = planarian.snapshot(fork)
+        _mail(planarian, fork, "abandoned")
+        planarian.rollback(fork, early, accept_pivots=True)
+        _mail(planarian, fork, "first", "second")
+        with closing(Agent(planarian, fork)) as theirs:
+            _write(theirs, "attempted")
+        context = planarian.promote(fork, force=True, accept_pivots=True)
+        assert _kept(context) == ["notes: mail({'to': 'own'})"]
+        planarian.remove_sandbox(fork)
+        states = [(e.summary.split("'")[3], e.state.value) for e in planarian.effects(sandbox)]
+        assert states == [("own", "kept"), ("abandoned", "kept"), ("first", "applied"), ("second", "applied")]
+        with pytest.raises(CompensationError, match=r"first.*\(made by the fork") as caught:
+            planarian.rollback(sandbox, point)
+        assert caught.value.code == "pivot-needs-consent"
+        assert "second" in caught.value.message
+        back = planarian.rollback(sandbox, point, accept_pivots=True)
+        assert [name.split("'")[3] for name in _kept(back)] == ["second", "first"]
+        assert notes.texts(sandbox.id) == ["buy bread", "call home"]
+        with pytest.raises(RemoteError) as denied:  # equal to one that is still in effect: asked about again
+            _mail(planarian, sandbox, "second")
+        assert denied.value.code == "pivot-needs-approval"
+        planarian.rollback(sandbox, context.statepoint)
+        assert notes.texts(sandbox.id)[-1] == "attempted"
+        assert [e.state.value for e in planarian.effects(sandbox)] == ["kept", "kept", "applied", "applied"]
+        remove_all(planarian)
+
+
+def test_pivots_of_a_fork_that_is_promoted_again_are_named_once(notes: Notes) -> None:
+    notes.configure('[services.notes.tools.mail]\nclass = "pivot"\n')
+    with notes.open() as planarian:
+        sandbox = notes.sandbox(planarian)
+        fork = planarian.fork(planarian.snapshot(sandbox))
+        _mail(planarian, fork, "first")
+        planarian.promote(fork)
+        _mail(planarian, fork, "second")
+        planarian.promote(fork, force=True)
+        assert [(e.number, e.parent, e.state.value) for e in planarian.effects(sandbox)] == [
+            (1, 0, "applied"), (2, 1, "applied"),
+        ]  # fmt: skip
+        remove_all(planarian)
 
 
 def test_a_promoted_fork_gives_its_rows_to_its_source(
