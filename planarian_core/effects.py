@@ -101,11 +101,16 @@ class EffectLog:
         *,
         summary: str = "",
         details: Mapping[str, Any] | None = None,
+        pivot: str = "",
         durable: bool = True,
     ) -> Effect:
-        """Record what became of an effect. Not ``durable``: where it can be found out again from the service."""
+        """Record what became of an effect. Not ``durable``: where it can be found out again from the service.
+        ``pivot``: why it is one, though its call was none.
+        """
         changed = replace(
             effect,
+            call_class=CallClass.PIVOT if pivot else effect.call_class,
+            reason=pivot or effect.reason,
             state=state,
             summary=summary or effect.summary,
             details=effect.details if details is None else details,

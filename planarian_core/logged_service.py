@@ -71,7 +71,9 @@ class LoggedService:
             self.recognize(sandbox_id, connection)
             for effect in unsettled:
                 outcome = self.kind.settle(effect, connection)
-                self.log.update(effect, outcome.state, summary=outcome.summary, details=outcome.details)
+                self.log.update(
+                    effect, outcome.state, summary=outcome.summary, details=outcome.details, pivot=outcome.pivot
+                )
 
     def capture(self, sandbox_id: str) -> RemotePosition:
         position = str(self.log.position(sandbox_id, self.name))

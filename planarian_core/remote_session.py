@@ -133,8 +133,9 @@ class RemoteSession:
         reach("call.done")
         # The kind can settle this again: a power cut may take the entry back, and costs nothing but a question.
         log.update(
-            effect, outcome.state, summary=outcome.summary, details=outcome.details, durable=bool(outcome.details)
-        )
+            effect, outcome.state, summary=outcome.summary, details=outcome.details, pivot=outcome.pivot,
+            durable=bool(outcome.details or outcome.pivot),
+        )  # fmt: skip
         reach("call.recorded")
         return outcome.result
 

@@ -133,6 +133,10 @@ class CallOutcome:
     state: EffectState
     summary: str
     details: Mapping[str, Any] = field(default_factory=dict)
+    pivot: str = ""
+    """Why it turned out to be a pivot: it may have had an effect, and that can't be undone after all. The call is made:
+    nobody is asked, and a rollback past it needs consent and says so.
+    """
 
 
 class ServiceKind(Protocol):

@@ -32,6 +32,8 @@ from planarian_remote.declared.images import (
 from planarian_remote.declared.templates import MISSING, ResultView, Unresolved, canonical, evaluate, uses
 from planarian_remote.declared.undo_data import MadeStep, UndoData, pack, unpack
 
+_UNKNOWN = "the tool reported an error, and no read that is declared tells whether it changed something all the same"
+
 
 @dataclass(frozen=True)
 class Prepared:
@@ -88,11 +90,14 @@ def run(prepared: Prepared, effect: Effect, target: ToolTarget) -> CallOutcome:
     """Make the call, and see what it left."""
     result = target.call(prepared.call.tool, prepared.call.arguments)
     reach("declared.called")
-    if failed(result) and not (prepared.data.reads or prepared.tool.after):
+    blind = failed(result) and not prepared.data.made_reads(Compare.ALWAYS)
+    if blind and prepared.tool.fails_clean:
         return CallOutcome(result, EffectState.VOID, effect.summary)
     data, note = _seen(prepared, result, target)
     if data.after is not None and data.reads and not touched(data.before, data.after):
         return CallOutcome(result, EffectState.VOID, effect.summary)
+    if blind:  # what a read finds after it may have been there before: that is why it failed
+        return CallOutcome(result, EffectState.APPLIED, f"{effect.summary} (it reports an error)", pivot=_UNKNOWN)
     try:
         details = pack(data, prepared.limit)
     except Unresolved as error:  # the call is made: that it can't be undone can only be said now

@@ -108,7 +108,8 @@ class Example:
 class Tool:
     """One tool. ``inexact``: what its undo doesn't restore. ``distinct``: lists in which nothing may be named twice, or
     the call is refused. ``repeats``: whether making the call again, from the same
-    state, has the same effect; None where that follows from what the declaration uses.
+    state, has the same effect; None where that follows from what the declaration uses. ``fails_clean``: a call that
+    reports an error has changed nothing, where no read can tell.
     """
 
     name: str
@@ -125,6 +126,7 @@ class Tool:
     expect: Mapping[str, Any] = field(default_factory=dict)
     undo: tuple[Undo, ...] = ()
     repeats: bool = True
+    fails_clean: bool = False
     examples: tuple[Example, ...] = ()
 
     @property

@@ -128,6 +128,7 @@ def _tool(name: str, table: Table) -> Tool:
         expect=_expect(table, before, after, given | read),
         undo=undo,
         repeats=table.flag("repeats", not after and not _uses_result(undo)),
+        fails_clean=table.choice("on_error", ("unknown", "void"), "unknown") == "void",
         examples=tuple(_example(entry) for entry in fields.tables_of(table, "examples")),
     )
     if not undo:

@@ -239,6 +239,48 @@ def test_an_error_without_effect_is_void(trail: Trail, store: Store, flag: objec
     assert trail.states == [EffectState.VOID]
 
 
+_BLIND = """
+[tools.add]
+class = "compensable"
+undo = [{ calls = [{ tool = "delete", arguments = { key = "${call.key}" } }] }]
+"""
+_MADE = """
+[tools.put]
+class = "compensable"
+after.made = { tool = "get", arguments = { key = "${call.key}" }, missing = ["no such key"] }
+undo = [{ calls = [{ tool = "delete", arguments = { key = "${call.key}" } }] }]
+"""
+
+
+@pytest.mark.parametrize(
+    ("declaration", "tool"), [(_BLIND, "add"), (CREATE, "create"), (_MADE, "put")], ids=["blind", "result", "there"]
+)
+def test_an_error_that_nothing_can_be_read_after_may_have_had_its_effect(
+    declare: Callable[..., DeclaredKind], store: Store, declaration: str, tool: str
+) -> None:
+    """``there``: the object is there because it was before; undoing the call would delete it."""
+    store.rows["a"] = "somebody else's"
+    store.server.answers = {**store.server.answers, tool: lambda **_: tool_error("it exists")}
+    for lines, state, pivot in [("", EffectState.APPLIED, True), ('on_error = "void"', EffectState.VOID, False)]:
+        kind = declare(declaration.replace('"compensable"\n', f'"compensable"\n{lines}\n'))
+        call = RemoteCall(tool, {"key": "a", "count": 1, "value": "x"})
+        details = kind.prepare(call, store.server)
+        effect = Effect("sb", "notes", 1, 0, tool, "", CallClass.COMPENSABLE, EffectState.SENT, details=details)
+        outcome = kind.run(call, effect, store.server)
+        assert (outcome.state, bool(outcome.pivot)) == (state, pivot)
+        assert not pivot or "it reports an error" in outcome.summary
+    assert store.rows == {"a": "somebody else's"}
+
+
+def test_an_error_after_which_what_it_makes_is_not_there_is_void(
+    declare: Callable[..., DeclaredKind], store: Store
+) -> None:
+    store.server.answers = {**store.server.answers, "put": lambda **_: tool_error("disk full")}
+    trail = Trail(declare(_MADE), store.server)
+    trail.call("put", key="a", value="x")
+    assert trail.states == [EffectState.VOID]
+
+
 def test_an_error_after_half_of_the_work_is_undone(trail: Trail, store: Store) -> None:
     def put(key: str, value: Any) -> Any:
         store.rows[key] = "half"
