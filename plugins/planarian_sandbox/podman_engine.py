@@ -10,6 +10,7 @@ import resource
 import shutil
 import signal
 import subprocess
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,6 +20,7 @@ from planarian_core.errors import BackendUnavailable, SandboxError
 from planarian_core.model import Network, SandboxSpec
 from planarian_sandbox import cgroups
 from planarian_sandbox.launcher import MASKED_FILES
+from planarian_sandbox.podman_seccomp import profile
 
 LABEL_SANDBOX = "planarian.sandbox"
 LABEL_LAYER = "planarian.layer"
@@ -73,8 +75,16 @@ class Engine:
 
     def remove(self, sandbox_ids: Sequence[str]) -> None:
         """End and remove the containers of these sandboxes. Idempotent, also where somebody removed them before."""
-        if names := [container_name(sandbox_id) for sandbox_id in sandbox_ids]:
-            self.run("rm", "--force", "--ignore", "--time=0", *names)
+        names = [container_name(sandbox_id) for sandbox_id in sandbox_ids]
+        for last in (False, False, True) if names else ():
+            try:
+                self.run("rm", "--force", "--ignore", "--time=0", *names)
+            except SandboxError:
+                if last:
+                    raise
+                time.sleep(0.2)  # where conmon is gone, podman finds out only now that nothing runs any more
+            else:
+                return
 
     def forsaken(self) -> list[str]:
         """IDs of sandboxes whose containers are there although their layer is gone: nobody can use those any more."""
@@ -134,7 +144,8 @@ def run_arguments(spec: SandboxSpec, root: str, shm: str, stand_ins: Path, pidfi
 
     Args:
         shm: what is bound at ``/dev/shm``: a directory in the layer, so that it is state as in other sandboxes.
-        stand_ins: a directory with read-only stand-ins for the files that podman would make writable on the host.
+        stand_ins: a directory with the system-call filter and with read-only stand-ins for the files that podman
+            would make writable on the host.
         pidfile: where the host pid of the container's init goes.
     """
     network = ["--network=none"] if spec.network is Network.NONE else ["--network=host", "--dns=none"]
@@ -148,6 +159,7 @@ def run_arguments(spec: SandboxSpec, root: str, shm: str, stand_ins: Path, pidfi
         *(["--cgroupns=private"] if only_version_2() else []),
         *("--cap-drop=all", *(f"--cap-add={name}" for name in _CAPABILITIES)),
         *("--security-opt=no-new-privileges", "--security-opt=label=disable", f"--security-opt=mask={masked}"),
+        f"--security-opt=seccomp={stand_ins / 'seccomp.json'}",
         *("--log-driver=none", "--systemd=false", "--stop-signal=KILL", "--restart=no", "--workdir=/"),
         f"--mount=type=bind,source={shm},destination=/dev/shm",
         f"--mount=type=bind,source={stand_ins / 'hostname'},destination=/etc/hostname,ro=true",
@@ -169,12 +181,13 @@ def _limits(spec: SandboxSpec) -> list[str]:
 
 
 def stand_ins(home: Path) -> Path:
-    """Make the stand-ins for /etc/hostname and /run/.containerenv; where they lie."""
+    """Make the stand-ins for /etc/hostname and /run/.containerenv, and the system-call filter; where they lie."""
     folder = home / "cache" / "podman"
     folder.mkdir(parents=True, exist_ok=True)
-    for name, text in (("hostname", "sandbox\n"), ("containerenv", 'engine="podman"\n')):
+    made = {"hostname": "sandbox\n", "containerenv": 'engine="podman"\n', "seccomp.json": profile()}
+    for name, text in made.items():
         path = folder / name
-        if not path.exists():
+        if not path.exists() or path.read_text(encoding="ascii") != text:
             fresh = folder / f"{name}.{os.getpid()}"
             fresh.write_text(text, encoding="ascii")
             fresh.chmod(0o444)

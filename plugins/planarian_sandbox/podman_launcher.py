@@ -1,4 +1,4 @@
-"""Runs podman where a sandbox's files are mounted. Stand-alone, its argument: ``JSON``.
+"""Runs podman where a sandbox's files are mounted. A process of its own, its argument: ``JSON``.
 
 It makes a mount namespace, mounts the files in it (:func:`launcher.mount_files`), has podman start the container, and
 takes the mounts away again: from then on the container's own processes alone hold them, so that they end with it. What

@@ -26,9 +26,9 @@ def allowed() -> tuple[str, ...]:
     return tuple(name for line in text.splitlines() if not line.startswith("#") for name in line.split())
 
 
-_NAMESPACE_FLAGS = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
-_PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0x0040000, 0xFFFFFFFF)  # the last but one: no randomised addresses
-_UNCAPTURABLE = (
+NAMESPACE_FLAGS = 0x7E020000  # NEWNS, NEWCGROUP, NEWUTS, NEWIPC, NEWUSER, NEWPID, NEWNET
+PERSONALITIES = (0x0, 0x0008, 0x20000, 0x20008, 0x0040000, 0xFFFFFFFF)  # the last but one: no randomised addresses
+UNCAPTURABLE = (
     "io_uring_setup",
     "landlock_create_ruleset",
     "userfaultfd",
@@ -44,7 +44,7 @@ def filters(home: Path) -> tuple[Path, ...]:
     Raises:
         BackendUnavailable: libseccomp or its Python binding is missing.
     """
-    key = hashlib.sha256(repr((_VERSION, allowed(), _UNCAPTURABLE)).encode()).hexdigest()[:12]
+    key = hashlib.sha256(repr((_VERSION, allowed(), UNCAPTURABLE)).encode()).hexdigest()[:12]
     names = [f"filter-{kind}-{platform.machine()}-{key}.bpf" for kind in ("allow", "refuse")]
     cache = home / "cache"
     paths = tuple(cache / name for name in names)
@@ -87,9 +87,9 @@ def _allow_list(lib: Any) -> bytes:
     built.set_attr(lib.Attr.ACT_BADARCH, lib.ERRNO(errno.ENOSYS))
     for name in allowed():
         _add(built, lib.ALLOW, name)
-    for persona in _PERSONALITIES:
+    for persona in PERSONALITIES:
         _add(built, lib.ALLOW, "personality", lib.Arg(0, lib.EQ, persona))
-    _add(built, lib.ALLOW, "clone", lib.Arg(0, lib.MASKED_EQ, _NAMESPACE_FLAGS, 0))
+    _add(built, lib.ALLOW, "clone", lib.Arg(0, lib.MASKED_EQ, NAMESPACE_FLAGS, 0))
     # Every family but AF_VSOCK, which reaches the hypervisor.
     _add(built, lib.ALLOW, "socket", lib.Arg(0, lib.LT, 40))
     _add(built, lib.ALLOW, "socket", lib.Arg(0, lib.GT, 40))
@@ -105,7 +105,7 @@ def _refusals(lib: Any) -> bytes:
     for flag in (0x10000000, 0x20000000):  # nested user and pid namespaces
         for name in ("clone", "unshare"):
             _add(built, lib.ERRNO(errno.EPERM), name, lib.Arg(0, lib.MASKED_EQ, flag, flag))
-    for name in _UNCAPTURABLE:
+    for name in UNCAPTURABLE:
         _add(built, lib.ERRNO(errno.ENOSYS), name)
     return _export(built)
 
