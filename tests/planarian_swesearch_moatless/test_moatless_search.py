@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -11,32 +12,15 @@ import pytest
 pytest.importorskip("moatless", reason="needs planarian[moatless]")
 
 from moatless.actions.finish import FinishArgs
-from moatless.node import Node
+from moatless.completion.model import Completion, Usage
+from moatless.value_function.base import ValueFunction
 
 from planarian_core import Planarian, Sandbox
 from planarian_core.model import Status
-from planarian_core.testing.workloads import ASK_COUNTER, ask_counter, remove_all, start_counter
-from planarian_swesearch.moatless import NodeEnvironments, RunCommandArgs, StatepointSearchTree
+from planarian_core.testing.workloads import ask_counter, remove_all, start_counter
+from planarian_swesearch.moatless import NodeEnvironments, StatepointSearchTree
 
 Search = Callable[..., StatepointSearchTree]
-
-
-def _step(depth: int, tries: int) -> Any:
-    """Writes its name behind those of the nodes above, and adds ``tries`` + 1 to the server's count."""
-    asks = f"python3 -c '{ASK_COUNTER}' counter add >/dev/null && " * (tries + 1)
-    return RunCommandArgs(
-        command=f"{asks}echo -n '{depth}.{tries} ' >> trail && cat trail && echo {10 * depth + tries}"
-    )
-
-
-def _trail(node: Node) -> tuple[str, int]:
-    """What a node's environment must hold: the steps to it, and the sum of what they added."""
-    steps, added = "", 0
-    for each in node.get_trajectory()[1:]:
-        name = each.action.command.split("echo -n '")[1].split(" '")[0]
-        steps += f"{name} "
-        added += 1 + int(name.split(".")[1])
-    return steps, added
 
 
 def _held(tree: StatepointSearchTree) -> dict[str, str]:
@@ -46,14 +30,14 @@ def _held(tree: StatepointSearchTree) -> dict[str, str]:
 @pytest.mark.needs("namespaces", "criu")
 @pytest.mark.parametrize("forks", [True, False], ids=["forks", "rollback"])
 def test_each_node_continues_its_parent_s_files_and_memory(
-    tmp_path: Path, repo: Path, search: Search, forks: bool
+    tmp_path: Path, repo: Path, search: Search, planned: ModuleType, forks: bool
 ) -> None:
     with Planarian.open(tmp_path / "home") as planarian:
         try:
             sandbox = planarian.create_sandbox(repo, sandbox="namespace", filesystem="copy", process="criu")
             start_counter(sandbox, "counter")
             environments = NodeEnvironments(planarian, sandbox, forks=forks)
-            tree = search(environments, _step, persist_path=str(tmp_path / "tree.json"), max_iterations=9)
+            tree = search(environments, planned.step, persist_path=str(tmp_path / "tree.json"), max_iterations=9)
             best = tree.run_search()
             assert best is not None
             nodes = {str(node.node_id): node for node in tree.root.get_all_nodes()}
@@ -61,11 +45,11 @@ def test_each_node_continues_its_parent_s_files_and_memory(
             for key, statepoint in _held(tree).items():
                 fork = planarian.fork(statepoint, of=sandbox)
                 found = fork.run("cat trail 2>/dev/null").stdout, ask_counter(fork, "counter", "get")
-                assert found == _trail(nodes[key]), f"node {key}"
+                assert found == planned.expected(nodes[key]), f"node {key}"
                 planarian.remove_sandbox(fork)
             assert len(planarian.registry.sandboxes()) == 1, "forks don't outlive their trial"
             tree.take(best)
-            assert (sandbox.run("cat trail").stdout, ask_counter(sandbox, "counter", "get")) == _trail(best)
+            assert (sandbox.run("cat trail").stdout, ask_counter(sandbox, "counter", "get")) == planned.expected(best)
             tree.close()
         finally:
             remove_all(planarian)
@@ -73,10 +57,12 @@ def test_each_node_continues_its_parent_s_files_and_memory(
 
 @pytest.mark.parametrize("forks", [True, False], ids=["forks", "rollback"])
 def test_a_spent_node_s_state_is_given_up(
-    planarian: Planarian, sandbox: Sandbox, search: Search, tmp_path: Path, forks: bool
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType, tmp_path: Path, forks: bool
 ) -> None:
     start_counter(sandbox, "counter")
-    tree = search(NodeEnvironments(planarian, sandbox, forks=forks), _step, persist_path=str(tmp_path / "tree.json"))
+    tree = search(
+        NodeEnvironments(planarian, sandbox, forks=forks), planned.step, persist_path=str(tmp_path / "tree.json")
+    )
     tree.run_search()
     states = tree.metadata["planarian"]["statepoints"]
     for node in tree.root.get_all_nodes():
@@ -98,9 +84,11 @@ def _not_of_the_search(planarian: Planarian, sandbox: Sandbox, tree: StatepointS
     return others | {planarian.registry.branch(sandbox.id).head or ""}
 
 
-def test_a_pruned_branch_releases_its_states(planarian: Planarian, sandbox: Sandbox, search: Search) -> None:
+def test_a_pruned_branch_releases_its_states(
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType
+) -> None:
     start_counter(sandbox, "counter")
-    tree = search(NodeEnvironments(planarian, sandbox), _step, max_iterations=6)
+    tree = search(NodeEnvironments(planarian, sandbox), planned.step, max_iterations=6)
     tree.run_search()
     branch = tree.root.children[0]
     gone = {_held(tree)[str(n.node_id)] for n in branch.get_all_nodes() if str(n.node_id) in _held(tree)}
@@ -111,10 +99,10 @@ def test_a_pruned_branch_releases_its_states(planarian: Planarian, sandbox: Sand
 
 
 def test_what_was_tried_from_a_state_is_told_to_the_next_attempt(
-    planarian: Planarian, sandbox: Sandbox, search: Search
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType
 ) -> None:
     start_counter(sandbox, "counter")
-    tree = search(NodeEnvironments(planarian, sandbox), _step, max_iterations=2)
+    tree = search(NodeEnvironments(planarian, sandbox), planned.step, max_iterations=2)
     tree.run_search()
     root = _held(tree)["0"]
     planarian.append_outcome(root, "the tests need the network", status="failed", author="a colleague")
@@ -128,12 +116,12 @@ def test_what_was_tried_from_a_state_is_told_to_the_next_attempt(
 
 
 def test_an_action_without_environment_has_its_parent_s_state(
-    planarian: Planarian, sandbox: Sandbox, search: Search
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType
 ) -> None:
     start_counter(sandbox, "counter")
 
     def plan(depth: int, tries: int) -> Any:
-        return _step(depth, tries) if depth == 1 else FinishArgs(scratch_pad="", finish_reason="99")
+        return planned.step(depth, tries) if depth == 1 else FinishArgs(scratch_pad="", finish_reason="99")
 
     tree = search(NodeEnvironments(planarian, sandbox), plan, max_iterations=4, max_expansions=1)
     best = tree.run_search()
@@ -144,9 +132,11 @@ def test_an_action_without_environment_has_its_parent_s_state(
     assert sandbox.run("cat trail").stdout == "1.0 "
 
 
-def test_a_duplicate_is_not_executed(planarian: Planarian, sandbox: Sandbox, search: Search) -> None:
+def test_a_duplicate_is_not_executed(
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType
+) -> None:
     start_counter(sandbox, "counter")
-    tree = search(NodeEnvironments(planarian, sandbox), lambda depth, _: _step(depth, 0), max_iterations=5)
+    tree = search(NodeEnvironments(planarian, sandbox), lambda depth, _: planned.step(depth, 0), max_iterations=5)
     tree.run_search()
     duplicates = [node for node in tree.root.get_all_nodes() if node.is_duplicate]
     assert duplicates
@@ -155,3 +145,37 @@ def test_a_duplicate_is_not_executed(planarian: Planarian, sandbox: Sandbox, sea
         fork = planarian.fork(statepoint, of=sandbox)
         expected = "".join(f"{depth}.0 " for depth in range(1, tree.get_node_by_id(int(key)).get_depth() + 1))
         assert fork.run("cat trail 2>/dev/null").stdout == expected
+
+
+def test_a_state_is_captured_while_the_value_function_asks(
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType
+) -> None:
+    environments = NodeEnvironments(planarian, sandbox)
+    begun: list[bool] = []
+
+    class Watching(planned.Worth):  # type: ignore[name-defined]  # a module that is loaded by its path
+        def get_reward(self, node: Any) -> Any:
+            begun.append(environments._trial is not None and environments._trial.capture is not None)
+            return super().get_reward(node)
+
+    start_counter(sandbox, "counter")
+    search(environments, planned.step, worth=Watching(), max_iterations=3).run_search()
+    assert begun == [True, True]
+
+
+def test_moatless_s_own_value_function_knows_our_action(
+    planarian: Planarian, sandbox: Sandbox, search: Search, planned: ModuleType
+) -> None:
+    prompts: list[str] = []
+
+    class Judge(planned.PlannedModel):  # type: ignore[name-defined]  # a module that is loaded by its path
+        def create_completion_with_response_model(self, messages: Any, system_prompt: str, response_model: Any) -> Any:
+            prompts.append(system_prompt)
+            return response_model(value=7, explanation="fine"), Completion(model="planned", usage=Usage())
+
+    start_counter(sandbox, "counter")
+    worth = ValueFunction(completion=Judge(planned.step))
+    tree = search(NodeEnvironments(planarian, sandbox), planned.step, worth=worth, max_iterations=2)
+    tree.run_search()
+    assert tree.root.children[0].reward.value == 7
+    assert "**RunCommand**: Run a bash command in the repository's directory" in prompts[0]
