@@ -17,13 +17,13 @@ from planarian_remote.postgresql.database import Database, DatabaseError
 from planarian_remote.postgresql.endpoint import shown_dsn, shown_server
 from planarian_remote.postgresql.plain import Plain, plain_change
 from planarian_remote.postgresql.schema_change import NotUndoable, schema_change
-from planarian_remote.postgresql.statements import Statement, What, judge
+from planarian_remote.postgresql.statements import WRITABLE, Statement, What, judge
 
 _UNDONE = Verdict(CallClass.COMPENSABLE, "rows that it changes are kept, and brought back by a rollback")
 _SCHEMA = Verdict(CallClass.COMPENSABLE, "its inverse is tried in the same transaction, and kept for a rollback")
 _ANALYZES = Verdict(CallClass.REFUSED, "EXPLAIN ANALYZE runs what it explains, and that writes: use EXPLAIN")
 _READ = Verdict(CallClass.READ_ONLY, "it only reads")
-_WRITES, _LOCKED, _CANCELLED = "25006", "55P03", "57014"
+_WRITES, _LOCKED, _CANCELLED, _SYNTAX = "25006", "55P03", "57014", "42601"
 _SHOWN = 160
 
 
@@ -109,9 +109,13 @@ class PostgresKind:
             return target.call(call.tool, call.arguments)
         judged = judge(call.arguments.get(self._settings.argument))
         otherwise = _ANALYZES if judged.words[0].text == "explain" else _UNDONE
-        if self._settings.read_tool and judged.only_computes:
-            result = target.call(self._settings.read_tool, call.arguments)
-            return otherwise if db.sqlstate(result) == _WRITES else result
+        if self._settings.read_tool and judged.only_computes and judged.read_only:
+            asked = {**call.arguments, self._settings.argument: judged.read_only}
+            result = target.call(self._settings.read_tool, asked)
+            state = db.sqlstate(result)
+            writable = bool(state) and WRITABLE in db.text_of(result)
+            if not writable and state != _SYNTAX:  # that one is worded for the statement as it is put
+                return otherwise if state == _WRITES else result
         statement = judged.text
         try:
             answer, result = self._database.read(target, statement, self._settings.max_result, call.arguments)

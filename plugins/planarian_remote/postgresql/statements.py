@@ -26,6 +26,12 @@ _FORBIDDEN = re.compile(
 )
 """The same list as planarian.forbidden_functions() (schema/04_apply.sql)."""
 _SURROGATE = re.compile("[\ud800-\udfff]")
+WRITABLE = "planarian.this_connection_can_write"
+_IF_READ_ONLY = (
+    "CASE pg_catalog.current_setting('transaction_read_only') WHEN 'on' THEN true "
+    f"ELSE pg_catalog.current_setting('{WRITABLE}')::pg_catalog.bool END"
+)
+"""Looked at once, before any row is: it has no columns. There is no such setting, so asking for it is an error."""
 _OURS_IN_TEXT = re.compile(rf"{SCHEMA}\w*[\"\s]*\.", re.IGNORECASE)
 
 _TRANSACTION = "a statement is a transaction of its own here, so that it can be undone: send each by itself"
@@ -116,6 +122,22 @@ class Statement:
         ctes = {a.text for a, b in pairwise(self.words) if b.kind == "word" and b.text == "as"}
         return names <= _COMPUTE | _FORMS | ctes
 
+    @property
+    def read_only(self) -> str:
+        """The same read, so that it ends with :data:`WRITABLE` before it does anything where its transaction could
+        write: a view of somebody else's may have switched that off for its session. Empty where it can't be put so.
+        """
+        words = [token for token in self.words if token.text != ";" or token.kind != "mark"]
+        marks = [token.text for token in words if token.kind == "mark"]
+        closed = [token for token in words if token.kind == "mark" and token.text in ")]" and not token.depth]
+        if closed or marks.count("(") != marks.count(")"):
+            return ""
+        first = next(token.text for token in words if token.text != "(")
+        read = self.text[words[0].start : words[-1].end]
+        if first == "show" or (first == "explain" and not _analyzes(words)):
+            return read
+        return "" if first == "explain" else f"SELECT q.* FROM ({read}) q WHERE {_IF_READ_ONLY}"  # noqa: S608  # judged
+
 
 def judge(text: object) -> Statement:
     """What a statement is; never raises."""
@@ -166,11 +188,15 @@ def _judge(found: Sequence[Token]) -> tuple[What, str]:
 
 def _explains_more(found: Sequence[Token]) -> bool:
     """Whether it is EXPLAIN ANALYZE of what isn't a plain read: a transaction that can't write doesn't stop all."""
-    words = [token.text for token in found if token.kind == "word"]
-    if "analyze" not in words and "analyse" not in words:
+    if not _analyzes(found):
         return False
+    words = [token.text for token in found if token.kind == "word"]
     inner = next((word for word in words if word in _EXPLAINED), "")
     return inner not in ("select", "values", "table", "with") or "into" in words
+
+
+def _analyzes(found: Sequence[Token]) -> bool:
+    return any(token.kind == "word" and token.text in ("analyze", "analyse") for token in found)
 
 
 def _read_or_write(first: str, found: Sequence[Token]) -> What:
