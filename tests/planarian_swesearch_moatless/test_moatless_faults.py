@@ -303,6 +303,9 @@ def test_a_saved_tree_that_can_t_be_used_is_said(
     path.write_text(saved[: len(saved) // 2])
     with pytest.raises(PlanarianError, match="is no tree that can be gone on with"):
         search(environments, plan, persist_path=str(path))
+    path.write_text('{"root": {"children": []}}')
+    with pytest.raises(PlanarianError, match="this is no saved tree: KeyError: 'node_id'"):
+        search(environments, plan, persist_path=str(path))
     with pytest.raises(ConfigurationError, match="can write"):
         search(environments, plan, persist_path=str(repo / "tree.json"))
     with pytest.raises(FileNotFoundError):
