@@ -4,8 +4,10 @@ the question what became of it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from secrets import token_hex
 from typing import Any
 
@@ -105,8 +107,9 @@ def run(prepared: Prepared, effect: Effect, target: ToolTarget) -> CallOutcome:
     return CallOutcome(result, EffectState.APPLIED, f"{effect.summary} ({note})" if note else effect.summary, details)
 
 
-def settle(effect: Effect, target: ToolTarget) -> CallOutcome:
-    """What became of a call whose end nobody saw, decided by reading again.
+def settle(effect: Effect, target: ToolTarget, patience: float = 0) -> CallOutcome:
+    """What became of a call whose end nobody saw, decided by reading again. That it did not happen is believed
+    ``patience`` seconds after it was sent: a server that lives on may still be at it.
 
     Raises:
         CompensationError: ``effect-undecided``.
@@ -120,6 +123,9 @@ def settle(effect: Effect, target: ToolTarget) -> CallOutcome:
         raise _undecided(effect, f"what it would have changed can't be read: {error}") from error
     makes = touched(data.before, data.expect if data.expect is not None else now)
     if same(makes, data.before, now):  # or it makes no difference
+        left = patience - _age(effect) if patience and (makes or data.expect is None) else 0
+        if left > 0:
+            raise _undecided(effect, "the server may still be at it", f"try again in {math.ceil(left)} s; or ")
         return CallOutcome({}, EffectState.VOID, effect.summary)
     if data.expect is None:
         raise _undecided(effect, "something has changed, but the declaration doesn't say what the call makes")
@@ -255,12 +261,17 @@ def _late(data: UndoData, target: ToolTarget) -> dict[str, str | None]:
         return {}
 
 
-def _undecided(effect: Effect, why: str) -> CompensationError:
+def _age(effect: Effect) -> float:
+    """Seconds since an effect was sent; 0 where the clock was set back since."""
+    return max(0.0, (datetime.now(UTC) - datetime.fromisoformat(effect.made_at)).total_seconds())
+
+
+def _undecided(effect: Effect, why: str, first: str = "") -> CompensationError:
     return CompensationError(
         f"nobody saw how effect {effect.number} of {effect.service} ended ({effect.summary}), and it can't be found "
         f"out: {why}",
         code="effect-undecided",
         state="calls, snapshots and rollbacks with this service wait for that",
-        remedy=f"look there, then say it: planarian effects --service {effect.service} --settle {effect.number} "
+        remedy=f"{first}look there, then say it: planarian effects --service {effect.service} --settle {effect.number} "
         "--as void (or applied)",
     )

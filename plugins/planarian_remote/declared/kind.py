@@ -148,7 +148,9 @@ class DeclaredKind:
     def settle(self, effect: Effect, target: ToolTarget) -> CallOutcome:
         if effect.call_class is CallClass.PIVOT:  # it can't be undone either way: what may have been counts as made
             return CallOutcome({}, EffectState.APPLIED, f"{effect.summary} (nobody saw how it ended)")
-        return calling.settle(effect, target)
+        # A server that is started by command ended with its connection.
+        patience = self.server.timeout if self.server and self.server.url else 0.0
+        return calling.settle(effect, target, patience)
 
     # --- undo ---
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -368,6 +369,31 @@ def test_a_lost_call_is_settled_by_reading(trail: Trail, store: Store, made: boo
     store.rows["a"] = "old"
     (trail.lose if made else trail.send)("put", key="a", value=1)
     assert trail.settle() is (EffectState.APPLIED if made else EffectState.VOID)
+
+
+@pytest.mark.parametrize("expected", [True, False])
+def test_a_server_that_lives_on_may_still_be_at_a_lost_call(
+    declare: Callable[..., DeclaredKind], store: Store, expected: bool
+) -> None:
+    """As when a proxy is killed: what it had sent to a server at an address arrives all the same."""
+    table = PUT if expected else PUT.replace('[tools.put.expect]\nold = "${call.value}"\n', "")
+    kind = declare(table, command=[], url="http://127.0.0.1:9/mcp", timeout=30)
+    store.rows["a"] = "old"
+    trail = Trail(kind, store.server)
+    _, effect = trail.send("put", key="a", value=1)
+    now = datetime.now(UTC)
+    for age in (0, 29, -1000):  # or the clock was set back
+        made_at = (now - timedelta(seconds=age)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        with pytest.raises(CompensationError, match="may still be at it") as caught:
+            kind.settle(replace(effect, made_at=made_at), store.server)
+        assert caught.value.code == "effect-undecided"
+        assert "try again in " in caught.value.remedy
+    late = (now - timedelta(seconds=31)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert kind.settle(replace(effect, made_at=late), store.server).state is EffectState.VOID
+    if expected:
+        store.rows["a"] = 1  # it came meanwhile
+        fresh = replace(effect, made_at=now.isoformat(timespec="milliseconds").replace("+00:00", "Z"))
+        assert kind.settle(fresh, store.server).state is EffectState.APPLIED
 
 
 def test_what_can_not_be_settled_says_what_to_do(trail: Trail, store: Store) -> None:
