@@ -219,8 +219,8 @@ def promote(
 
 
 def adopt(self: Planarian, statepoint: Statepoint, description: str = "") -> Statepoint:
-    """Make what a statepoint of a fork holds a statepoint of the sandbox that the fork came from, too. Neither is moved,
-    and the fork can be removed without it.
+    """Make what a statepoint of a fork holds a statepoint of the sandbox that the fork came from, too. Neither is
+    moved, and the fork can be removed without it.
 
     It hangs below the fork point, and says of remote services what :meth:`promote` would.
 

@@ -142,7 +142,7 @@ def test_mini_swe_agent_s_loader_shows_what_is_wrong(before: str, said: list[str
 def test_the_range_is_that_of_the_extra() -> None:
     wanted = {r.partition(";")[0].strip() for r in requires("planarian") or () if r.startswith("mini-swe-agent")}
     assert wanted == {"mini-swe-agent<3,>=2.4"}
-    assert (requirements._AT_LEAST, requirements._BELOW) == ((2, 4), (3,))
+    assert (requirements.AT_LEAST, requirements.BELOW) == ((2, 4), (3,))
 
 
 # --- observations ---
