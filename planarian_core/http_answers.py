@@ -10,6 +10,8 @@ from planarian_core.message_lines import TOO_LARGE
 
 Client = TypeVar("Client")
 _SEPARATORS = (b"\n\n", b"\r\n\r\n", b"\r\r")
+_SEPARATOR = max(map(len, _SEPARATORS)) - 1
+"""Bytes of one that may have come before."""
 
 
 def bounded(client: Client, limit: int) -> Client:
@@ -24,9 +26,10 @@ def bounded(client: Client, limit: int) -> Client:
             self._events = events
 
         async def __aiter__(self) -> AsyncIterator[bytes]:
-            size = 0
+            size, before = 0, b""
             async for data in self._stream:
-                size = _since_event(data, size) if self._events else size + len(data)
+                size = _of_event(before, data, size) if self._events else size + len(data)
+                before = (before + data)[-_SEPARATOR:]
                 if size > limit:
                     error = getattr(library, "SSEError", library.StreamError) if self._events else library.StreamError
                     raise error(f"{TOO_LARGE} {limit} bytes")
@@ -45,7 +48,8 @@ def bounded(client: Client, limit: int) -> Client:
     return client
 
 
-def _since_event(data: bytes, size: int) -> int:
-    """The bytes of the event that goes on after ``data``."""
-    last = max(data.rfind(separator) for separator in _SEPARATORS)
-    return size + len(data) if last < 0 else len(data) - last
+def _of_event(before: bytes, data: bytes, size: int) -> int:
+    """The bytes of the event that goes on after ``data``; ``before``: the last ones that came before it."""
+    text = before + data
+    ends = [at + len(end) for end in _SEPARATORS if (at := text.rfind(end)) >= 0]
+    return min(size + len(data), len(text) - max(ends)) if ends else size + len(data)

@@ -193,6 +193,7 @@ class LoggedService:
         undoable = _without_pivots(effects)
         if undoable:
             with self._connected() as target:
+                self.recognize(sandbox_id, target)
                 self.kind.forget(undoable, target)
             self.log.forgot(undoable)
 
@@ -200,9 +201,11 @@ class LoggedService:
         effects = _without_pivots(self.log.entries(sandbox_id, self.name))
         with suppress(CompensationError, RemoteError):  # a server that is gone must not keep a sandbox from going
             if isinstance(self.kind, VersionsItself):
+                self.recognize(sandbox_id, None)
                 self.kind.drop(sandbox_id)
             elif effects:
                 with self._connected() as target:
+                    self.recognize(sandbox_id, target)
                     self.kind.forget(effects, target)
         self.log.forget(sandbox_id, self.name)
 

@@ -7,7 +7,8 @@ calls of the same service (the proxy lock), whichever processes make them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -100,14 +101,8 @@ class RemoteSession:
             return self._change(call, verdict, target)
 
     def _read(self, call: RemoteCall, target: ToolTarget) -> ToolResult | Verdict:
-        try:
+        with _only_read(call):
             return self.kind.read(call, target)
-        except RemoteError as error:
-            if error.code != "result-too-large":
-                raise
-            raise RemoteError(
-                f"{call.tool}: {error.message}", code=error.code, state="nothing was changed", remedy=error.remedy
-            ) from error
 
     def _change(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> ToolResult:
         if verdict.call_class is CallClass.REFUSED:
@@ -142,7 +137,8 @@ class RemoteSession:
     def _prepare(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> Mapping[str, Any]:
         undoable = verdict.call_class in (CallClass.COMPENSABLE, CallClass.BRANCHABLE)
         if undoable and isinstance(self.kind, Prepares):
-            return self.kind.prepare(call, target)
+            with _only_read(call):
+                return self.kind.prepare(call, target)
         return {}
 
     # --- what may not be called, or not without consent ---
@@ -206,6 +202,19 @@ class RemoteSession:
             state="nothing was changed",
             remedy=f"a user allows it once with: planarian approve {key}; then make the same call again",
         )
+
+
+@contextmanager
+def _only_read(call: RemoteCall) -> Iterator[None]:
+    """A result that is too large leaves nobody in doubt where calls within only read."""
+    try:
+        yield
+    except RemoteError as error:
+        if error.code != "result-too-large":
+            raise
+        raise RemoteError(
+            f"{call.tool}: {error.message}", code=error.code, state="nothing was changed", remedy=error.remedy
+        ) from error
 
 
 def _summary(call: RemoteCall) -> str:

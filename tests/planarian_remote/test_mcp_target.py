@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import json
 import os
@@ -12,12 +13,14 @@ import sqlite3
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
+import httpx2
 import pytest
 
 from planarian_core.errors import ConfigurationError, RemoteError
+from planarian_core.http_answers import bounded
 from planarian_core.interfaces import TargetServer, ToolTarget
 from planarian_core.message_lines import TOO_LARGE, MessageLines, TooLong
 from planarian_core.server_process import answered_with_error
@@ -301,6 +304,33 @@ def test_an_answer_over_http_that_is_too_large_is_not_read(path: str) -> None:
         process.wait()
         process.stdout.close()
     assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 200_000  # KiB
+
+
+@pytest.mark.parametrize("end", [b"\n\n", b"\r\n\r\n", b"\r\r"])
+@pytest.mark.parametrize("piece", [1, 2, 5, 64])
+def test_events_are_counted_one_by_one(end: bytes, piece: int) -> None:
+    """A stream of any length passes, however it is cut, as long as no event is too large."""
+
+    class Stream(httpx2.AsyncByteStream):
+        def __init__(self, event: bytes) -> None:
+            self._data = 50 * (event + end)
+
+        async def __aiter__(self) -> AsyncIterator[bytes]:
+            for start in range(0, len(self._data), piece):
+                yield self._data[start : start + piece]
+
+    async def taken(event: bytes) -> int:
+        headers = {"content-type": "text/event-stream; charset=utf-8"}
+        transport = httpx2.MockTransport(lambda _: httpx2.Response(200, headers=headers, stream=Stream(event)))
+        async with (
+            bounded(httpx2.AsyncClient(transport=transport), 100) as client,
+            client.stream("GET", "http://server/") as response,
+        ):
+            return sum([len(data) async for data in response.aiter_raw()])
+
+    assert asyncio.run(taken(b"data: " + b"x" * 80)) == 50 * (86 + len(end))
+    with pytest.raises(httpx2.SSEError, match=TOO_LARGE):
+        asyncio.run(taken(b"data: " + b"x" * 200))
 
 
 @pytest.mark.parametrize(

@@ -81,6 +81,8 @@ class Database:
         except DatabaseError as error:
             if error.state in _UNINSTALLED or error.state == UNKNOWN:
                 return False
+            if error.state == CONFLICT:  # a kill left the log behind the database: known, and elsewhere
+                return True
             if error.state != VERSION:
                 raise
             self.install(target)

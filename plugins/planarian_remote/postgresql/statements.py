@@ -28,7 +28,7 @@ _FORBIDDEN = re.compile(
 _SURROGATE = re.compile("[\ud800-\udfff]")
 WRITABLE = "planarian.this_connection_can_write"
 _IF_READ_ONLY = (
-    "CASE pg_catalog.current_setting('transaction_read_only') WHEN 'on' THEN true "
+    "CASE WHEN pg_catalog.current_setting('transaction_read_only') OPERATOR(pg_catalog.=) 'on' THEN true "
     f"ELSE pg_catalog.current_setting('{WRITABLE}')::pg_catalog.bool END"
 )
 """Looked at once, before any row is: it has no columns. There is no such setting, so asking for it is an error."""

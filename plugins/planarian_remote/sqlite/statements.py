@@ -160,15 +160,15 @@ def _no_longer_values(link: Link, limit: int) -> Iterator[None]:
         yield
     except StatementError as error:
         if isinstance(error.__cause__, apsw.TooBigError):
-            raise _too_large(limit) from error
+            raise _too_large(limit, "it works on a value of") from error
         raise
     finally:
         link.connection.limit(apsw.SQLITE_LIMIT_LENGTH, before)
 
 
-def _too_large(limit: int) -> Refused:
+def _too_large(limit: int, what: str = "it gives") -> Refused:
     return Refused(
-        f"it gives more than {units.size(limit)}",
+        f"{what} more than {units.size(limit)}",
         "use LIMIT, fewer columns or substr(); a user can raise max_result in planarian.toml",
     )
 

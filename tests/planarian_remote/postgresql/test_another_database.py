@@ -66,3 +66,7 @@ def test_another_database_under_the_same_name_is_not_touched(
         world.rollback(early)
         with world.connect() as connection:
             assert connection.execute("SELECT n FROM t").fetchall() == [(1,)]
+        world.database = elsewhere
+        world.prepare()
+        world.remove()
+        assert there() == before
