@@ -31,7 +31,16 @@ USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]
 UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 4]
 """Exit codes of what needs PostgreSQL and npm: it says what is missing, and in CI nothing may be."""
-APART = ("crash", "guest", "planarian_autogen", "planarian_langgraph", "planarian_swesearch_moatless", "upstream")
+APART = (
+    "crash",
+    "guest",
+    "harnesses",
+    "planarian_autogen",
+    "planarian_langgraph",
+    "planarian_nanobot",
+    "planarian_swesearch_moatless",
+    "upstream",
+)
 """Folders of tests that have sessions of their own."""
 IN_THE_GUEST = ("tests/guest", "tests/planarian_filesystem/test_zfs.py")
 """What `guest` runs; software emulation is slow, so only what needs that kernel."""
@@ -45,6 +54,7 @@ ALSO_AS_A_USER = [
     *(f"planarian_core/cli/test_cli_{name}.py" for name in ("apply", "attach", "bundles", "diff", "real", "restore")),
 ]
 """What `rootless` runs once more: the other tests run on fakes, or on what doesn't depend on who it is."""
+NANOBOT = [r for r in GROUPS["project"]["optional-dependencies"]["nanobot"] if r.startswith("nanobot-ai")]
 NO_HANG = ["--timeout=300", "--durations=5"]
 # A crashed worker ends the run: pytest-xdist would wait for ever for the rest of its file.
 AT_ONCE = [f"--numprocesses={min((os.cpu_count() or 1) + 1, 4)}", "--dist=loadfile", "--max-worker-restart=0"]
@@ -62,6 +72,7 @@ nox.options.sessions = [
     "sql_corpus_few",
     "autogen",
     "langgraph",
+    "nanobot",
     *(["rootless"] if IS_ROOT else []),
     "demo",
     "upstream_miniswe",
@@ -205,6 +216,23 @@ def langgraph(session: nox.Session) -> None:
     """The LangGraph adapter, in an environment with LangGraph; its savers' conformance suite too."""
     install_wheel(session, "branching", "langgraph", "sql", groups=["langgraph"])
     run_pytest(session, str(ROOT / "tests" / "planarian_langgraph"))
+
+
+@nox.session
+def nanobot(session: nox.Session) -> None:
+    """The nanobot adapter; nanobot needs another generation of MCP's SDK than `planarian mcp`."""
+    install_wheel(session, "nanobot", groups=["test"])
+    run_pytest(session, str(ROOT / "tests" / "planarian_nanobot"))
+
+
+@nox.session
+def harnesses(session: nox.Session) -> None:
+    """`planarian mcp` in Claude Code and Codex, from npm (800 MB, once), and in nanobot, with a scripted model."""
+    install_wheel(session, "mcp", groups=["test"])
+    place = Path(session.create_tmp()).resolve() / "nanobot"
+    session.run("python", "-m", "venv", str(place))
+    session.run(str(place / "bin" / "python"), "-m", "pip", "install", "--quiet", *NANOBOT, external=True)
+    run_pytest(session, str(ROOT / "tests" / "harnesses"), PLANARIAN_NANOBOT=str(place / "bin" / "nanobot"))
 
 
 @nox.session
