@@ -21,9 +21,16 @@ def _copy(home: Path) -> FilesystemBackend:
     return CopyBackend(home)
 
 
+def _zfs(home: Path) -> FilesystemBackend:
+    from planarian_filesystem.zfs import ZfsBackend
+
+    return ZfsBackend(home)
+
+
 @hookimpl
 def planarian_backends() -> Sequence[BackendFactory]:
     return [
+        BackendFactory("filesystem", "zfs", _zfs, rank=25),  # only where somebody has made a place for it
         BackendFactory("filesystem", "btrfs", _btrfs, rank=20),
         BackendFactory("filesystem", "copy", _copy, rank=10),
     ]
@@ -32,6 +39,7 @@ def planarian_backends() -> Sequence[BackendFactory]:
 @hookimpl
 def planarian_commands() -> Mapping[str, CommandGroup]:
     from planarian_filesystem import pool_commands as pool
+    from planarian_filesystem import zfs_commands as zfs
 
     commands: dict[str, Callable[..., None]] = {
         "create": pool.create,
@@ -39,4 +47,8 @@ def planarian_commands() -> Mapping[str, CommandGroup]:
         "status": pool.status,
         "destroy": pool.destroy,
     }
-    return {"pool": CommandGroup("Keep sandboxes where a snapshot takes no time (btrfs).", commands)}
+    datasets: dict[str, Callable[..., None]] = {"create": zfs.create, "status": zfs.status, "destroy": zfs.destroy}
+    return {
+        "pool": CommandGroup("Keep sandboxes where a snapshot takes no time (btrfs).", commands),
+        "zfs": CommandGroup("Keep sandboxes in a ZFS pool, where a snapshot takes no time.", datasets),
+    }

@@ -12,6 +12,9 @@ from planarian_core import Planarian
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.btrfs import loop_btrfs
 from planarian_core.testing.workloads import remove_all
+from planarian_core.testing.zfs import file_pool
+from planarian_filesystem import zfs_making
+from planarian_filesystem.zfs_pool import ZfsPool
 
 
 class Combination(NamedTuple):
@@ -32,6 +35,10 @@ _BTRFS = pytest.param(
     Combination("namespace", "criu", "btrfs"), marks=[_CRIU, pytest.mark.needs("btrfs")], id="namespace-criu-btrfs"
 )
 
+_ZFS = pytest.param(
+    Combination("namespace", "criu", "zfs"), marks=[_CRIU, pytest.mark.needs("zfs")], id="namespace-criu-zfs"
+)
+
 
 @pytest.fixture(params=[pytest.param(c[:2], marks=marks, id=name) for name, (c, marks) in _NAMED.items()])
 def backends(request: pytest.FixtureRequest) -> tuple[str, str]:
@@ -40,7 +47,7 @@ def backends(request: pytest.FixtureRequest) -> tuple[str, str]:
     return chosen
 
 
-@pytest.fixture(params=[*(pytest.param(c, marks=marks, id=name) for name, (c, marks) in _NAMED.items()), _BTRFS])
+@pytest.fixture(params=[*(pytest.param(c, marks=marks, id=name) for name, (c, marks) in _NAMED.items()), _BTRFS, _ZFS])
 def combination(request: pytest.FixtureRequest) -> Combination:
     """The backends, that of files among them."""
     chosen: Combination = request.param
@@ -54,10 +61,20 @@ def btrfs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         yield mounted
 
 
+@pytest.fixture(scope="session")
+def tank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    """A ZFS pool for all tests of this run."""
+    with file_pool(tmp_path_factory.mktemp("zfs")) as name:
+        yield name
+
+
 @pytest.fixture
 def home(combination: Combination, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
     """Where the home goes; with a pool in it where the combination needs one."""
     home = tmp_path / "home"
+    if combination.filesystem == "zfs":
+        home.mkdir(mode=0o700)
+        zfs_making.create_below(ZfsPool(home), request.getfixturevalue("tank"))
     if combination.filesystem == "btrfs":
         pool = request.getfixturevalue("btrfs") / tmp_path.name
         for made in (pool, home):

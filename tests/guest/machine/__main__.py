@@ -13,7 +13,7 @@ from pathlib import Path
 from .booting import boot
 from .building import Cache, Guest
 from .commands import GuestError, say
-from .packages import EXPECTED, choose
+from .packages import EXPECTED, choose, remember, remembered
 from .payload import fill
 
 UNAVAILABLE = 69
@@ -46,8 +46,11 @@ def _work(chosen: argparse.Namespace, tests: Sequence[str]) -> int:
     if missing:
         raise GuestError(missing)
     cache = Cache(chosen.cache.resolve())
-    guest = Guest(cache, choose(cache.folder / "apt"))
+    note = cache.folder / "chosen.json"
+    guest = Guest(cache, remembered(note) or choose(cache.folder / "apt"))
     guest.build()
+    if not note.is_file() or remembered(note) is None:
+        remember(note, guest.chosen)
     versions = {**guest.chosen.versions, "linux": guest.chosen.kernel}
     say("has " + ", ".join(f"{name} {versions[name]}" for name in EXPECTED))
     if chosen.build_only:

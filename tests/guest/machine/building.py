@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -55,6 +56,7 @@ class Guest:
 
     def __init__(self, cache: Cache, chosen: Chosen) -> None:
         self._cache = cache
+        self._one_at_a_time = threading.Lock()
         self.chosen = chosen
         self.tools = cache.at("tools", chosen.tools)
         self._modules = cache.at("modules", [chosen.kernel, chosen.tools["zfs-dkms"]])
@@ -79,7 +81,7 @@ class Guest:
         if not self.tools.is_dir():
             with self._cache.making(self.tools) as made:
                 say(f"tools: QEMU {self.chosen.tools['qemu-system-x86']}, a compiler, the kernel's headers")
-                self._bootstrap(made, [*TOOLS, f"linux-headers-{self.chosen.kernel}"], self.chosen.stable)
+                self._bootstrap(made, [*TOOLS, f"linux-headers-{self.chosen.kernel}"], self.chosen.suites[:1])
         if not self._modules.is_dir():
             with self._cache.making(self._modules) as made:
                 say(f"modules of ZFS {self.chosen.zfs} for {self.chosen.kernel}")
@@ -89,11 +91,16 @@ class Guest:
         if not self._tree.is_dir():
             with self._cache.making(self._tree) as made:
                 say(f"guest: {len(self.chosen.versions)} packages")
-                self._bootstrap(made, ROOT, self.chosen.source)
+                self._bootstrap(made, ROOT, self.chosen.suites)
 
-    def _bootstrap(self, into: Path, packages: Sequence[str], source: Apt) -> None:
+    def _apt(self, suites: tuple[str, ...]) -> Apt:
+        with self._one_at_a_time:
+            return Apt(self._cache.folder / "apt", suites)
+
+    def _bootstrap(self, into: Path, packages: Sequence[str], suites: tuple[str, ...]) -> None:
         """Debian's essential packages and these, installed into an empty folder."""
         left_out = [f"--dpkgopt=path-exclude=/usr/share/{kind}/*" for kind in _UNWANTED]
+        source = self._apt(suites)
         pins = source.preferences
         command = [
             *("unshare", "--mount", "--propagation=private"),  # what it mounts is gone when it ends, however it ends
@@ -109,7 +116,9 @@ class Guest:
     def _build_modules(self, into: Path) -> None:
         """DKMS in the chroot, against the headers of the guest's kernel."""
         kernel, zfs = self.chosen.kernel, self.chosen.zfs
-        package = self.chosen.stable.download(f"zfs-dkms={self.chosen.tools['zfs-dkms']}", into / "package")
+        package = self._apt(self.chosen.suites[:1]).download(
+            f"zfs-dkms={self.chosen.tools['zfs-dkms']}", into / "package"
+        )
         run(["dpkg-deb", "-x", str(package), str(self.tools)])
         # No type information for the modules: pahole would run for each of the configuration's hundreds of probes.
         (self.tools / "usr" / "src" / f"linux-headers-{kernel}" / "vmlinux").unlink(missing_ok=True)
@@ -124,6 +133,6 @@ class Guest:
             raise GuestError(f"DKMS built no module zfs (all it said: {self._cache.log('modules')})")
 
     def _kernel(self, into: Path) -> Path:
-        package = self.chosen.stable.download(f"linux-image-{self.chosen.kernel}", into / "package")
+        package = self._apt(self.chosen.suites[:1]).download(f"linux-image-{self.chosen.kernel}", into / "package")
         run(["dpkg-deb", "-x", str(package), str(into / "files")])
         return into / "files"

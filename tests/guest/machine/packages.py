@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import platform
 import re
+import time
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from functools import cache
 from pathlib import Path
 
@@ -43,6 +46,8 @@ EXPECTED: Mapping[str, tuple[str, str]] = {
 """The versions that the tests are known to fit: at least the first, below the second."""
 OLDER: Mapping[str, tuple[str, str]] = {**EXPECTED, "criu": ("4.1.1", "4.2"), "python3-pycriu": ("4.1.1", "4.2")}
 """Those of Debian 13 alone, for when sid has moved on."""
+_WISHES = hashlib.sha256(repr((ROOT, TOOLS, NEWER, EXPECTED, OLDER)).encode()).hexdigest()
+_FRESH = 12 * 3600
 
 
 def upstream(version: str) -> str:
@@ -123,10 +128,8 @@ class Chosen:
     versions: Mapping[str, str]
     zfs: str
     tools: Mapping[str, str]
-    stable: Apt
-    """Debian 13, for the kernel and the tools."""
-    source: Apt
-    """For the guest."""
+    suites: tuple[str, ...]
+    """Those that the guest's packages come from; the kernel and the tools come from the first."""
 
 
 @cache
@@ -139,6 +142,22 @@ def _mirror() -> str:
     raise GuestError("no Debian mirror among the apt sources (apt-get update)")
 
 
+def remembered(note: Path) -> Chosen | None:
+    """What :func:`choose` found for this ``note`` within the last hours, from the same wishes."""
+    try:
+        if time.time() - note.stat().st_mtime > _FRESH:
+            return None
+        kept = json.loads(note.read_text())
+    except (OSError, ValueError):
+        return None
+    wishes = kept.pop("wishes")
+    return Chosen(**{**kept, "suites": tuple(kept["suites"])}) if wishes == _WISHES else None
+
+
+def remember(note: Path, chosen: Chosen) -> None:
+    note.write_text(json.dumps({**asdict(chosen), "wishes": _WISHES}))
+
+
 def choose(folder: Path) -> Chosen:
     """The newest that the tests are known to fit: sid's CRIU and Podman, else Debian 13's own, which is said."""
     if platform.machine() != "x86_64":
@@ -149,11 +168,11 @@ def choose(folder: Path) -> Chosen:
     tools = stable.resolve([*TOOLS, f"linux-headers-{kernel}"])
     tools |= {"zfs-dkms": stable.resolve(["zfs-dkms"])["zfs-dkms"]}
     mixed = Apt(folder, ("trixie", "sid"))
-    chosen = Chosen(kernel, mixed.resolve(ROOT), upstream(tools["zfs-dkms"]), tools, stable, mixed)
+    chosen = Chosen(kernel, mixed.resolve(ROOT), upstream(tools["zfs-dkms"]), tools, mixed.suites)
     wrong = _unfit(chosen, EXPECTED)
     if wrong:
         say(f"Debian sid has moved on ({', '.join(wrong)}): CRIU and Podman are those of Debian 13")
-        chosen = replace(chosen, versions=stable.resolve(ROOT), source=stable)
+        chosen = replace(chosen, versions=stable.resolve(ROOT), suites=stable.suites)
         wrong = _unfit(chosen, OLDER)
     if wrong:
         raise GuestError(f"Debian has versions that the tests don't know: {', '.join(wrong)} (packages.py: EXPECTED)")

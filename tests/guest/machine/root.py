@@ -34,7 +34,7 @@ def assemble(into: Path, tools: Path, tree: Path, modules: Path, kernel: Path, c
     if "CONFIG_MEM_SOFT_DIRTY=y" not in (kernel / "boot" / f"config-{chosen.kernel}").read_text():
         raise GuestError(f"Debian's kernel {chosen.kernel} has no soft-dirty tracking any more")
     _unpack_kernel(kernel / "boot" / f"vmlinuz-{chosen.kernel}", into / "vmlinux", tools)
-    versions = {"linux": chosen.kernel, "zfs": chosen.zfs, "suites": list(chosen.source.suites), **chosen.versions}
+    versions = {"linux": chosen.kernel, "zfs": chosen.zfs, "suites": list(chosen.suites), **chosen.versions}
     (into / "versions.json").write_text(json.dumps(versions, indent=1, sort_keys=True))
     _fill(tree, modules, kernel, chosen.kernel)
     _make_first_root(into, tree, chosen.kernel)
