@@ -93,7 +93,7 @@ class CriuBackend:
             return Availability(
                 False,
                 f"a tree that is restored would be no container of {sandbox.managed} any more",
-                "use the process backend respawn, or the sandbox backend namespace",
+                f"use the process backend {sandbox.managed} or respawn",
             )
         if spec.network is Network.HOST:
             return Availability(True, "network=host: TCP connections are not captured; a restore closes them")

@@ -10,38 +10,32 @@ go the same way as in a namespace sandbox; nothing depends on conmon once it run
 from __future__ import annotations
 
 import contextlib
-import json
-import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 
 from planarian_core.errors import ConfigurationError, PlanarianError, SandboxError
 from planarian_core.interfaces import Availability, RestoreEnvironment, SandboxCapabilities
-from planarian_core.model import LiveSandbox, SandboxSpec
+from planarian_core.model import LiveSandbox, Network, SandboxSpec
 from planarian_sandbox import cgroups
+from planarian_sandbox.channel import forget_calls
 from planarian_sandbox.ending import refuse_running
+from planarian_sandbox.identity import end_found, inside_pid, namespace_pids, pid_namespace
 from planarian_sandbox.index import heal_index
 from planarian_sandbox.launch import (
     await_agent,
     check_id,
     files,
     live_sandbox,
-    mount_point,
     reported,
 )
 from planarian_sandbox.layer import refresh
-from planarian_sandbox.layout import RUNTIME, Layout, inside_python
+from planarian_sandbox.layout import Layout
 from planarian_sandbox.namespace import NamespaceBackend
-from planarian_sandbox.podman_engine import Engine, finished, other_groups, run_arguments, stand_ins, unified_group
+from planarian_sandbox.podman_engine import Engine, container_id, other_groups, unified_group
+from planarian_sandbox.podman_launch import Place, forget_place, restore_container, start_container
+from planarian_sandbox.podman_memory import ContainerEnvironment
 from planarian_sandbox.podman_probe import probe
-
-# Imported rather than run as a script, so that its compiled form is kept.
-_LAUNCH = """import sys
-sys.path.append(sys.argv.pop(1))
-from planarian_sandbox.podman_launcher import main
-sys.exit(main())"""
 
 
 class PodmanBackend(NamespaceBackend):
@@ -85,7 +79,7 @@ class PodmanBackend(NamespaceBackend):
             heal_index(spec.layer, layout)
             groups = cgroups.make(spec.id, spec.limits)
             try:
-                live = self._launch(engine, spec, layout, groups)
+                live = self.adopt(spec, start_container(self._place(engine, spec, layout, groups)))
                 await_agent(live)
             except BaseException:
                 with contextlib.suppress(PlanarianError):  # the first failure is the one to tell
@@ -108,39 +102,45 @@ class PodmanBackend(NamespaceBackend):
             super().stop(spec, live)
             for sandbox_id in made_for:
                 cgroups.remove(other_groups(sandbox_id))
-                _pidfile(self._home, sandbox_id).unlink(missing_ok=True)
+                forget_place(self._home, sandbox_id)
 
     def restore_environment(self, spec: SandboxSpec) -> RestoreEnvironment:
-        """SandboxError: no image of the processes can come back in a container yet."""
-        raise SandboxError(
-            "The processes of a podman sandbox can't be restored from an image.",
-            code="podman-memory",
-            remedy="use the process backend respawn",
-        )
+        """Make ready for a restore by the process backend ``podman``."""
+        layout = Layout.load(spec.layer)
+        engine = self._engine()
+        with reported("The place for a restore can't be made"):
+            groups = cgroups.make(spec.id, spec.limits)
+
+        def revive(images: Path, kill: Sequence[int], frozen: bool) -> int:
+            with reported("The container can't be restored"):
+                refresh(spec, layout, self._home, programs=False)
+                heal_index(spec.layer, layout)
+                try:
+                    init = restore_container(self._place(engine, spec, layout, groups), images, kill, frozen)
+                    end_doomed(init, kill)
+                    return init
+                except BaseException:
+                    with contextlib.suppress(PlanarianError):
+                        self.stop(spec, None)
+                    raise
+
+        own = spec.network is Network.NONE
+        freezer = cgroups.unified(groups)
+        return ContainerEnvironment(lambda: None, "", own, groups=groups, freezer=freezer, revive=revive)
+
+    def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
+        """Take a container over whose init is ``init_pid``; files of calls that were under way in an image go."""
+        details = {"made_for": spec.id, "container": container_id(init_pid), "runtime": self._engine().runtime}
+        own = unified_group(init_pid)
+        live = live_sandbox(init_pid, (own,) if f"/{spec.id}/" in own else (), details)
+        forget_calls(init_pid)
+        return live
 
     def _engine(self) -> Engine:
         return Engine.find(self._runtime)
 
-    def _launch(self, engine: Engine, spec: SandboxSpec, layout: Layout, groups: tuple[str, ...]) -> LiveSandbox:
-        root, devices = mount_point(self._home, spec), mount_point(self._home, spec, ".dev")
-        pidfile = _pidfile(self._home, spec.id)
-        pidfile.unlink(missing_ok=True)
-        group = cgroups.unified(groups)
-        supervised = [] if group else ["subreaper"]
-        arguments = run_arguments(spec, root, f"{devices}/shm", stand_ins(self._home), str(pidfile))
-        init = [inside_python(spec.root), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised]
-        config = {
-            "files": files(self._home, spec, layout),
-            "device_place": devices,
-            "group": cgroups.make_for_call(group, "launch") if group else "",
-            "podman": engine.argv(*arguments, *init),
-            "env": dict(os.environ),
-        }
-        launcher = [inside_python(), "-I", "-S", "-c", _LAUNCH, str(Path(__file__).parents[1]), json.dumps(config)]
-        container = finished(launcher, env={}).split()[-1]
-        live = live_sandbox(int(pidfile.read_text(encoding="ascii")), (), {"made_for": spec.id, "container": container})
-        own = unified_group(live.init_pid) if group else ""
-        return replace(live, cgroups=(own,) if own.startswith(f"{group}/") else ())
+    def _place(self, engine: Engine, spec: SandboxSpec, layout: Layout, groups: tuple[str, ...]) -> Place:
+        return Place(self._home, engine, spec, files(self._home, spec, layout), cgroups.unified(groups))
 
 
 @contextmanager
@@ -157,6 +157,8 @@ def _ended_all_the_same(spec: SandboxSpec) -> Iterator[None]:
         ) from error
 
 
-def _pidfile(home: Path, sandbox_id: str) -> Path:
-    """Where podman writes the host pid of a sandbox's init."""
-    return home / "mounts" / f"{check_id(sandbox_id)}.pid"
+def end_doomed(init: int, kill: Sequence[int]) -> None:
+    """End what must not run again; the hook had it stopped before anything ran."""
+    namespace = pid_namespace(init)
+    if kill and namespace is not None:
+        end_found(lambda: {pid for pid in namespace_pids(init)[1:] if inside_pid(pid) in kill}, namespace, 10.0)

@@ -6,12 +6,13 @@ Planarian never pulls an image. All that it makes carries the labels below and a
 from __future__ import annotations
 
 import os
+import re
 import resource
 import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -26,6 +27,7 @@ LABEL_SANDBOX = "planarian.sandbox"
 LABEL_LAYER = "planarian.layer"
 INSTALL = "apt-get install podman crun (or runc)"
 _PATIENCE = 120.0
+_CONTAINER = re.compile(r"/libpod-([0-9a-f]{64})\b")
 _CAPABILITIES = (
     *("CHOWN", "DAC_OVERRIDE", "FOWNER", "FSETID", "KILL", "SETGID", "SETUID", "SETPCAP"),
     *("NET_BIND_SERVICE", "NET_RAW", "SYS_CHROOT", "MKNOD", "AUDIT_WRITE", "SETFCAP"),
@@ -137,13 +139,16 @@ def only_version_2() -> bool:
     return os.path.exists("/sys/fs/cgroup/cgroup.controllers")
 
 
-def run_arguments(spec: SandboxSpec, root: str, shm: str, stand_ins: Path, pidfile: str) -> list[str]:
-    """What ``podman run`` is told of a sandbox, up to its root file system ``root``; the program is to follow.
+def container_arguments(
+    spec: SandboxSpec, root: str, binds: Mapping[str, str], stand_ins: Path, pidfile: str
+) -> list[str]:
+    """What ``podman run`` or ``create`` is told of a sandbox, up to its root file system; the program is to follow.
 
     Whatever the user's containers.conf may say otherwise and matters for what a hostile program could do is said here.
 
     Args:
-        shm: what is bound at ``/dev/shm``: a directory in the layer, so that it is state as in other sandboxes.
+        root: where its root file system is mounted.
+        binds: what else is mounted, path inside -> path outside.
         stand_ins: a directory with the system-call filter and with read-only stand-ins for the files that podman
             would make writable on the host.
         pidfile: where the host pid of the container's init goes.
@@ -151,7 +156,7 @@ def run_arguments(spec: SandboxSpec, root: str, shm: str, stand_ins: Path, pidfi
     network = ["--network=none"] if spec.network is Network.NONE else ["--network=host", "--dns=none"]
     masked = ":".join(f"/proc/{name}" for name in MASKED_FILES)
     return [
-        *("run", "--detach", "--replace", f"--name={container_name(spec.id)}", f"--pidfile={pidfile}"),
+        *("--replace", f"--name={container_name(spec.id)}", f"--pidfile={pidfile}"),
         *(f"--label={LABEL_SANDBOX}={spec.id}", f"--label={LABEL_LAYER}={spec.layer}"),
         *(f"--cgroup-parent=/planarian/{spec.id}", *_limits(spec)),
         *(*network, "--no-hosts", "--hostname=sandbox", "--http-proxy=false"),
@@ -161,7 +166,7 @@ def run_arguments(spec: SandboxSpec, root: str, shm: str, stand_ins: Path, pidfi
         *("--security-opt=no-new-privileges", "--security-opt=label=disable", f"--security-opt=mask={masked}"),
         f"--security-opt=seccomp={stand_ins / 'seccomp.json'}",
         *("--log-driver=none", "--systemd=false", "--stop-signal=KILL", "--restart=no", "--workdir=/"),
-        f"--mount=type=bind,source={shm},destination=/dev/shm",
+        *(f"--mount=type=bind,source={source},destination={target}" for target, source in binds.items()),
         f"--mount=type=bind,source={stand_ins / 'hostname'},destination=/etc/hostname,ro=true",
         f"--mount=type=bind,source={stand_ins / 'containerenv'},destination=/run/.containerenv,ro=true",
         *("--rootfs", root),
@@ -198,6 +203,14 @@ def stand_ins(home: Path) -> Path:
 def other_groups(sandbox_id: str) -> tuple[str, ...]:
     """The groups that Podman and its runtime made for a sandbox in hierarchies of version 1, and leave behind."""
     return tuple(map(str, Path("/sys/fs/cgroup").glob(f"*/planarian/{sandbox_id}")))
+
+
+def container_id(pid: int) -> str:
+    """Podman's id of the container that a process was started in; SandboxError when it is in none."""
+    with suppress(OSError), open(f"/proc/{pid}/cgroup", encoding="ascii", errors="replace") as file:
+        if found := _CONTAINER.search(file.read()):
+            return found[1]
+    raise SandboxError(f"Process {pid} is in no container of podman's.", code="sandbox-foreign")
 
 
 def unified_group(pid: int) -> str:

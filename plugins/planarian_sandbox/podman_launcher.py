@@ -6,7 +6,8 @@ podman leaves behind (conmon) would keep them otherwise. Nothing is mounted wher
 
 It ends with podman's exit code and output. An error of its own is one line ``step: error`` and exit code 1.
 
-JSON: files (see :func:`planarian_sandbox.launch.files`), device_place, group, podman (an argument list), env.
+JSON: files (see :func:`planarian_sandbox.launch.files`), beside (see :func:`launcher.mount_files`), group, podman
+(argument lists, the next one run where the one before succeeded), env.
 """
 
 from __future__ import annotations
@@ -31,16 +32,15 @@ def start(config: dict[str, Any]) -> int:
     launcher.step("make a mount namespace")
     launcher.private_mounts()
     files = config["files"]
-    launcher.mount_files(files, {"dev": config["device_place"]})
+    launcher.mount_files(files, config["beside"])
     launcher.step("open /dev/shm in the layer")  # podman will follow its path, so it must be no link
-    launcher.release(launcher.directory(config["device_place"], "shm", create=True))
+    launcher.release(launcher.directory(config["beside"]["dev"], "shm", create=True))
     os.chdir("/")
     launcher.step("run podman")
-    code = wait(config["podman"], config["env"])
+    code = next(filter(None, (wait(argv, config["env"]) for argv in config["podman"])), 0)
     launcher.step("take the mounts away")
-    for place in (files["root"], config["device_place"]):
-        target = os.fsencode(place)
-        launcher.call(launcher.LIBC.umount2, target, DETACH)
+    for place in (files["root"], *config["beside"].values()):
+        launcher.call(launcher.LIBC.umount2, os.fsencode(place), DETACH)
     return code
 
 

@@ -16,7 +16,7 @@ from planarian_core.interfaces import Availability
 from planarian_core.model import Limits, SandboxSpec, new_id
 from planarian_sandbox import cgroups
 from planarian_sandbox.identity import boot_id
-from planarian_sandbox.podman_engine import Engine, other_groups, run_arguments, stand_ins
+from planarian_sandbox.podman_engine import Engine, container_arguments, other_groups, stand_ins
 from planarian_sandbox.probe import probe as probe_namespaces
 
 _OLDEST = 4
@@ -44,7 +44,7 @@ def probe(home: Path, runtime: str = "") -> Availability:
         return Availability(False, f"podman: {error}", getattr(error, "remedy", ""))
     if found["failure"]:
         return Availability(False, f"podman: {found['failure']}", "podman info shows what it needs")
-    return Availability(True, f"podman: {version} with {engine.runtime}; no memory, files only (respawn)")
+    return Availability(True, f"podman: {version} with {engine.runtime}")
 
 
 def _failure(home: Path, engine: Engine, version: str) -> str:
@@ -59,9 +59,9 @@ def _failure(home: Path, engine: Engine, version: str) -> str:
         for name in _LINKS:
             with suppress(OSError):
                 os.symlink(os.readlink(f"/{name}"), os.path.join(root, name))
-        arguments = run_arguments(spec, root, f"{root}/shm", stand_ins(home), f"{root}/pid")
-        arguments[arguments.index("--detach")] = "--rm"
-        engine.run(*arguments[:-2], "--volume=/usr:/usr:ro", *arguments[-2:], "/usr/bin/true")
+        binds = {"/dev/shm": f"{root}/shm"}  # noqa: S108  # as everywhere
+        arguments = container_arguments(spec, root, binds, stand_ins(home), f"{root}/pid")
+        engine.run("run", "--rm", "--volume=/usr:/usr:ro", *arguments, "/usr/bin/true")
     except PlanarianError as error:
         return error.message
     finally:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -65,7 +66,7 @@ def groups(sandbox_id: str) -> list[Path]:
 
 def test_it_is_a_container_of_the_user_s_podman(make: MakeSandbox, planarian: Planarian) -> None:
     sandbox = make()
-    assert sandbox.record.process == "respawn"
+    assert sandbox.record.process == "podman" if shutil.which("criu") else "respawn"
     live = sandbox.record.live
     assert live is not None
     assert state(sandbox)["Pid"] == live.init_pid
@@ -107,11 +108,13 @@ def test_an_image_s_files_are_what_it_stands_on(make: MakeSandbox, planarian: Pl
     assert sandbox.run("cat answer.txt; ls /etc/passwd /usr/lib/new").stdout == "41\n/etc/passwd\n"
 
 
-def test_memory_is_refused_and_said(make: MakeSandbox, planarian: Planarian) -> None:
+def test_memory_past_podman_is_refused(make: MakeSandbox, planarian: Planarian, workspace: Path) -> None:
     with pytest.raises(BackendUnavailable, match="no container of podman any more"):
         make(process="criu")
+    with pytest.raises(BackendUnavailable, match="is no container of podman"):
+        planarian.create_sandbox(workspace, sandbox="namespace", process="podman")
     assert planarian.registry.sandboxes() == []
-    sandbox = make()
+    sandbox = make(process="respawn")
     sandbox.spawn(["sleep", "1000"])
     good = planarian.snapshot(sandbox, name="good")
     assert any("sleep" in gap.subject for gap in good.coverage.missing)

@@ -1,0 +1,134 @@
+"""The host's side of :mod:`planarian_sandbox.podman_launcher`: a container started, or brought back from an image."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from planarian_core.errors import RestoreError, SandboxError
+from planarian_core.model import SandboxSpec
+from planarian_sandbox import cgroups
+from planarian_sandbox.launch import BESIDE, mount_point
+from planarian_sandbox.layout import RUNTIME, inside_python
+from planarian_sandbox.podman_control import Control
+from planarian_sandbox.podman_engine import Engine, container_arguments, container_name, finished, stand_ins
+
+# Imported rather than run as a script, so that its compiled form is kept.
+_LAUNCH = """import sys
+sys.path.append(sys.argv.pop(1))
+from planarian_sandbox.podman_launcher import main
+sys.exit(main())"""
+_ERRORS = 4
+
+
+@dataclass(frozen=True)
+class Place:
+    """What a sandbox's container is made of. ``files``: see :func:`planarian_sandbox.launch.files`; ``group``: the
+    sandbox's version 2 control group, empty where there is none.
+    """
+
+    home: Path
+    engine: Engine
+    spec: SandboxSpec
+    files: dict[str, Any]
+    group: str
+
+
+def start_container(place: Place) -> int:
+    """Have Podman run Planarian's init in a new container; its host pid."""
+    options = Control(place.home, place.spec.id).make()
+    return _launch(place, [place.engine.argv("run", "--detach", *options, *_arguments(place))])
+
+
+def restore_container(place: Place, images: Path, kill: Sequence[int], frozen: bool) -> int:
+    """Have Podman restore an image of the processes in a new container; the host pid of its init.
+
+    Podman restores what has been run before, so that is made first and ended before it runs anything of its own.
+
+    Raises:
+        RestoreError: CRIU's own words. What was made remains, for the caller to end.
+    """
+    engine, name = place.engine, container_name(place.spec.id)
+    control = Control(place.home, place.spec.id)
+    options = control.make()
+    if not options:
+        raise RestoreError("CRIU's hook can't lie in this home", remedy="use a home with a plain path, or --files-only")
+    control.order(kill, frozen, cgroups.make_for_call(place.group, "launch") if place.group else "")
+    _launch(
+        place,
+        [
+            engine.argv("create", *options, *_arguments(place)),
+            engine.argv("init", name),
+            engine.argv("stop", "--time=0", name),
+        ],
+    )
+    static = Path(engine.run("inspect", "--format={{.StaticDir}}", name).strip())
+    with suppress(FileNotFoundError):
+        os.unlink(static / "checkpoint")
+    os.symlink(images, static / "checkpoint")
+    flags = ("--keep", "--tcp-established", "--file-locks")
+    try:
+        pid = _launch(place, [engine.argv("container", "restore", *flags, name)])
+    except SandboxError as error:
+        raise RestoreError(
+            f"the processes could not be restored: {_from_log(static / 'restore.log') or error.message}",
+            code="restore-processes",
+            state="nothing of the statepoint's processes is running",
+            remedy="choose another statepoint, or --files-only",
+        ) from error
+    return pid
+
+
+def forget_place(home: Path, sandbox_id: str) -> None:
+    """Remove what a container needed beside its layer. Idempotent."""
+    _pidfile(home, sandbox_id).unlink(missing_ok=True)
+    Control(home, sandbox_id).remove()
+
+
+def _arguments(place: Place) -> list[str]:
+    spec, beside = place.spec, _beside(place)
+    binds = {place.files["workspace"]: beside["workspace"], "/dev/shm": f"{beside['dev']}/shm"}  # noqa: S108
+    pidfile = str(_pidfile(place.home, spec.id))
+    supervised = [] if place.group else ["subreaper"]
+    return [
+        *container_arguments(spec, place.files["root"], binds, stand_ins(place.home), pidfile),
+        *(inside_python(spec.root), "-I", "-S", f"{RUNTIME}/agent.py", spec.id, *supervised),
+    ]
+
+
+def _beside(place: Place) -> dict[str, str]:
+    return {kind: mount_point(place.home, place.spec, f".{kind}") for kind in BESIDE}
+
+
+def _launch(place: Place, commands: list[list[str]]) -> int:
+    """Run podman where the files are mounted; the pid that it wrote, 0 where it wrote none."""
+    pidfile = _pidfile(place.home, place.spec.id)
+    pidfile.unlink(missing_ok=True)
+    config = {
+        "files": place.files,
+        "beside": _beside(place),
+        "group": cgroups.make_for_call(place.group, "launch") if place.group else "",
+        "podman": commands,
+        "env": dict(os.environ),
+    }
+    launcher = [inside_python(), "-I", "-S", "-c", _LAUNCH, str(Path(__file__).parents[1]), json.dumps(config)]
+    finished(launcher, env={})
+    return int(pidfile.read_text(encoding="ascii")) if pidfile.exists() else 0
+
+
+def _from_log(log: Path) -> str:
+    """CRIU's last complaints."""
+    with suppress(OSError):
+        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if "Error" in line]
+        return "; ".join(lines[-_ERRORS:])[:1500]
+    return ""
+
+
+def _pidfile(home: Path, sandbox_id: str) -> Path:
+    """Where podman writes the host pid of a sandbox's init."""
+    return home / "mounts" / f"{sandbox_id}.pid"
