@@ -200,7 +200,7 @@ def test_conmon_is_not_needed(make: MakeSandbox, planarian: Planarian) -> None:
 
 
 def test_podman_is_gone(make: MakeSandbox, planarian: Planarian, monkeypatch: pytest.MonkeyPatch) -> None:
-    sandbox = make()
+    sandbox = make(process="respawn")
     mark = unique_seconds()
     sandbox.spawn(["sleep", mark])
     with monkeypatch.context() as patch:
