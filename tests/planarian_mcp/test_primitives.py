@@ -252,3 +252,15 @@ def test_it_ends_with_its_harness(world: World) -> None:
     assert process.stdin is not None
     process.stdin.close()
     assert process.wait(30) == 0
+
+
+def test_the_example_runs_as_it_stands(tmp_path: Path) -> None:
+    (tmp_path / "tmp").mkdir(mode=0o755)
+    example = Path(__file__).parents[2] / "examples" / "mcp_agent.py"
+    done = subprocess.run(
+        [sys.executable, str(example)],
+        env={**os.environ, "TMPDIR": str(tmp_path / "tmp")}, capture_output=True, text=True, timeout=240, check=False,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "removed numbers; nothing came of it" in done.stdout
+    assert list((tmp_path / "tmp").iterdir()) == []
