@@ -31,7 +31,7 @@ asyncio.run(go())
 
 def test_a_killed_process_is_taken_up_again(bots: Bots) -> None:
     """The sandbox outlives nanobot; a new one finds it by the session, as the last call left it."""
-    steps = [bash("echo -n kept > f"), ("snapshot", {"name": "kept"}), bash("echo half > f; touch begun; sleep 31.43")]
+    steps = [bash("echo -n kept > f"), ("snapshot", {"name": "kept"}), bash("echo half > f; touch begun; sleep 3143")]
     with serving(script(steps)) as model:
         process = subprocess.Popen([sys.executable, "-c", ONE_RUN, str(bots.configure(model))], env=os.environ)
         for _ in range(1200):
@@ -47,7 +47,7 @@ def test_a_killed_process_is_taken_up_again(bots: Bots) -> None:
     assert back == "keptf\nExit code: 0"
     with Planarian.open(bots.home) as planarian:
         assert len(planarian.registry.sandboxes()) == 1
-    assert ended("31.43")
+    assert ended("3143")
 
 
 def test_a_version_out_of_range_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
