@@ -43,8 +43,8 @@ class Place:
         temporary.mkdir()
         clean = {"HOME": str(self.home), "PATH": os.environ["PATH"], "TERM": "dumb", "TMPDIR": str(temporary)}
         return subprocess.run(
-            command, env={**clean, **environment}, cwd=self.project, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=240,
-            check=False,
+            command, env={**clean, **environment}, cwd=self.project, stdin=subprocess.DEVNULL,
+            capture_output=True, text=True, timeout=240, check=False,
         )  # fmt: skip
 
 

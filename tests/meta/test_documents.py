@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import os
 import re
 import subprocess
@@ -15,6 +16,7 @@ ROOT = Path(__file__).parents[2]
 GUARANTEES = (ROOT / "docs" / "guarantees.md").read_text()
 HAZARDS = (ROOT / "docs" / "hazards.md").read_text()
 DOCUMENTS = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").glob("*.md"))]
+FRAMEWORKS = ("planarian_autogen", "planarian_langgraph", "planarian_nanobot", "planarian_swesearch_moatless")
 NODE = re.compile(r"`(tests/[\w/]+\.py(?:::\w+)+)`")
 
 
@@ -39,7 +41,16 @@ def _collected() -> frozenset[str]:
 @pytest.mark.parametrize("text", [GUARANTEES, HAZARDS], ids=["guarantees", "hazards"])
 def test_named_tests_exist(text: str) -> None:
     missing = set(NODE.findall(text)) - _collected()
-    assert not missing
+    assert not {node for node in missing if not _needs_a_framework(node)}
+
+
+def _needs_a_framework(node: str) -> bool:
+    """Whether a test exists that can't be collected here, since its framework has an environment of its own."""
+    path, _, name = node.rpartition("::")
+    folder = path.split("/")[1]
+    return folder in FRAMEWORKS and name in {
+        each.name for each in ast.parse((ROOT / path).read_text()).body if isinstance(each, ast.FunctionDef)
+    }
 
 
 def test_each_guarantee_is_held_and_tested() -> None:
