@@ -276,7 +276,7 @@ def rootless(session: nox.Session) -> None:
         checkout = copy_for_user(folder, wheel(session))
         clean = user_environment(folder)
         run = [*as_user(clean), make_environment(session, folder, clean), "-m"]
-        built = f"{next(checkout.glob('*.whl'))}[miniswe]"
+        built = f"{next(checkout.glob('*.whl'))}[miniswe,sql]"
         session.run(*run, "pip", "install", "--quiet", built, *group("test"), external=True)
         settings = ["-c", str(checkout / "pyproject.toml"), "--rootdir", str(checkout), *NO_HANG, *AT_ONCE]
         chosen = [str(checkout / "tests" / name) for name in ALSO_AS_A_USER]
