@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import select
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from planarian_core.errors import ConfigurationError, RemoteError
@@ -12,13 +14,14 @@ from planarian_remote.postgresql import results
 
 if TYPE_CHECKING:
     import psycopg
-    from psycopg.pq.abc import PGresult
+    from psycopg.pq.abc import PGconn, PGresult
 
 TOOL, READ_TOOL, ARGUMENT = "execute_sql", "read_sql", "sql"
 _LIMIT = (
     "SELECT pg_catalog.set_config('statement_timeout', %s, false) "
     "WHERE pg_catalog.current_setting('statement_timeout') = '0'"
 )
+_PATIENCE = 5.0
 _READ_ONLY = "-c default_transaction_read_only=on"
 
 
@@ -65,6 +68,7 @@ class DirectTarget:
         Raises:
             RemoteError: ``result-too-large``.
         """
+        import psycopg
         from psycopg.pq import ExecStatus
 
         pgconn = connection.pgconn
@@ -73,7 +77,7 @@ class DirectTarget:
         items: list[str] = []
         size = 0
         last: PGresult | None = None
-        while (found := pgconn.get_result()) is not None:
+        while (found := _next_result(pgconn)) is not None:
             last = found
             if found.status != ExecStatus.SINGLE_TUPLE:
                 if found.status in (ExecStatus.COPY_IN, ExecStatus.COPY_OUT, ExecStatus.COPY_BOTH):
@@ -82,7 +86,8 @@ class DirectTarget:
             items += _items(found)
             size += len(items[-1])
             if size > self._max_result:
-                pgconn.get_cancel().cancel()
+                with suppress(psycopg.Error):  # it ends when it can send no more, too
+                    connection.cancel_safe(timeout=_PATIENCE)
                 self._connections.pop(READ_TOOL).close()  # what the server has sent meanwhile goes unread
                 raise results.too_large(self._max_result)
         assert last is not None  # there is an answer to every statement
@@ -143,6 +148,18 @@ class DirectTarget:
             state="the call may have had its effect; the next call, snapshot or rollback finds out",
             remedy="see that it runs, then go on",
         )
+
+
+def _next_result(pgconn: PGconn) -> PGresult | None:
+    """The next one, waited for in a way that lets other threads run: libpq would wait, and keep them all waiting."""
+    poll = select.poll()
+    while True:
+        unsent = pgconn.flush()
+        if not unsent and not pgconn.is_busy():
+            return pgconn.get_result()
+        poll.register(pgconn.socket, select.POLLIN | (select.POLLOUT if unsent else 0))
+        poll.poll()
+        pgconn.consume_input()
 
 
 def _items(answer: PGresult) -> list[str]:
