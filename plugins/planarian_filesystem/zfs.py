@@ -87,7 +87,6 @@ class ZfsBackend:
                 raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(layer.path))
             self._write_mapped(layer.path)
             datasets.take(dataset, statepoint_id)
-            reach("zfs.captured")
         return Artefact(Domain.FILES, self.name, statepoint_id, details={"dataset": datasets.full(dataset)})
 
     @staticmethod

@@ -11,6 +11,7 @@ import errno
 import secrets
 from pathlib import Path
 
+from planarian_core.faults import reach
 from planarian_filesystem import zfs_library, zfs_mount
 from planarian_filesystem.zfs_command import zfs
 from planarian_filesystem.zfs_notes import BESIDE, GRAVES, LAYERS, STATEPOINTS, Notes
@@ -112,6 +113,7 @@ class Datasets:
         name = self.snapshot(dataset, statepoint)
         try:
             zfs_library.snapshot(name)
+            reach("zfs.captured")
             zfs_library.hold(name)
         except BaseException:
             self.release(statepoint)

@@ -80,11 +80,11 @@ class StagedClone:
         return self._found
 
     def _compare(self) -> tuple[tuple[str, ...], int]:
-        with contextlib.ExitStack() as stack:
+        with restore_errors("the restore itself is not affected"), contextlib.ExitStack() as stack:
             try:
                 names = (self._datasets.full(self._before), self._origin)
                 before, after = (stack.enter_context(zfs_mount.attached(name, read_only=True)) for name in names)
-            except OSError as error:
+            except FileNotFoundError as error:
                 raise RestoreError(
                     "What the restore changes can't be told: the layer that was, or the snapshot, is gone.",
                     code="restore-changes",

@@ -42,10 +42,10 @@ def home(tank: str, tmp_path: Path) -> Iterator[Path]:
     home = tmp_path / "home"
     home.mkdir(mode=0o700)
     zfs_making.create_below(ZfsPool(home), tank)
+    base = ZfsPool(home).where().base
     yield home
-    if ZfsPool(home).there:
-        zfs_making.destroy(ZfsPool(home), force=True)
-    assert not listed(tank)
+    zfs_making.destroy(ZfsPool(home), force=True)
+    assert base not in listed(tank)
 
 
 def listed(name: str, kind: str = "filesystem") -> list[str]:
@@ -232,7 +232,9 @@ def test_a_full_pool_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     zfs_making.destroy(ZfsPool(home), force=True)
 
 
-def test_no_room_for_a_snapshot(backend: ZfsBackend, layer: Layer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_room_for_a_snapshot(
+    backend: ZfsBackend, layer: Layer, datasets: Datasets, monkeypatch: pytest.MonkeyPatch
+) -> None:
     (layer.path / "file").write_text("0")
     monkeypatch.setenv("PLANARIAN_FAULT", "zfs.captured=fail")
     with pytest.raises(CaptureError) as caught:
@@ -240,7 +242,7 @@ def test_no_room_for_a_snapshot(backend: ZfsBackend, layer: Layer, monkeypatch: 
     assert caught.value.code == "capture-no-space"
     assert "planarian prune" in caught.value.remedy
     monkeypatch.delenv("PLANARIAN_FAULT")
-    backend.discard("sp-1")
+    assert snapshots(datasets) == []
     assert (layer.path / "file").read_text() == "0"
 
 

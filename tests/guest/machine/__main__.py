@@ -55,6 +55,8 @@ def _work(chosen: argparse.Namespace, tests: Sequence[str]) -> int:
     say("has " + ", ".join(f"{name} {versions[name]}" for name in EXPECTED))
     if chosen.build_only:
         return 0
+    for left in (*cache.folder.glob("payload-*"), *guest.tools.glob("tmp/run-*")):  # of one that was killed
+        shutil.rmtree(left, ignore_errors=True)
     results = chosen.results or cache.folder / "results"
     payload = Path(tempfile.mkdtemp(prefix="payload-", dir=cache.folder))
     try:
