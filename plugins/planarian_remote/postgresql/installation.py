@@ -7,6 +7,12 @@ from importlib.resources import files
 
 VERSION = 2
 """Raised with each change of ``schema/`` that is released: a database with the same version keeps its functions."""
+_PINNED = (
+    "SET search_path = pg_catalog, pg_temp SET \"DateStyle\" = 'ISO, MDY' SET \"IntervalStyle\" = 'postgres' "
+    "SET \"TimeZone\" = 'UTC'\n"
+    "SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content'"
+)
+"""For functions that write values as text or read them: the settings of planarian.pinned_settings()."""
 _LOCK = 8_030_604_370_494_483_310
 """The advisory lock under which calls go one after the other."""
 
@@ -17,7 +23,8 @@ def script() -> str:
     folder = files(__package__) / "schema"
     parts = sorted(part.name for part in folder.iterdir() if part.name.endswith(".sql"))
     functions = "\n".join((folder / part).read_text(encoding="utf-8") for part in parts)
-    return _INSTALL.replace("@SCRIPT@", functions).replace("@VERSION@", str(VERSION)).replace("@LOCK@", str(_LOCK))
+    script = _INSTALL.replace("@SCRIPT@", functions).replace("@PINNED@", _PINNED)
+    return script.replace("@VERSION@", str(VERSION)).replace("@LOCK@", str(_LOCK))
 
 
 _INSTALL = """DO $planarian_install$

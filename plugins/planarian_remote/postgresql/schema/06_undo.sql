@@ -79,8 +79,7 @@ END $$;
 
 -- Undoes effects and does others again, as one net change. Raises PLN03 (conflict) or PLN05 (it can't be done).
 CREATE FUNCTION planarian.transform(p_undo bigint[], p_redo bigint[]) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' SET jit = off AS $$
+@PINNED@ SET jit = off AS $$
 DECLARE
     v_pairing text;
     v_errors text := '';
@@ -149,8 +148,7 @@ $$;
 
 -- Undoes one effect (or does it again) except for rows that another writer changed since; returns those.
 CREATE FUNCTION planarian.transform_rest(p_id bigint, p_back boolean) RETURNS jsonb LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' AS $$
+@PINNED@ AS $$
 DECLARE
     v_rest bigint := nextval('planarian.effect_id');
     v_skipped jsonb := '[]';

@@ -70,8 +70,7 @@ SET search_path = pg_catalog, pg_temp AS $$
 $$;
 
 CREATE FUNCTION planarian.keep_rows(p_id bigint, p_table oid, p_max_rows bigint) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' AS $$
+@PINNED@ AS $$
 DECLARE
     v_rows bigint;
 BEGIN

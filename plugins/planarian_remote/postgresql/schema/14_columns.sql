@@ -5,8 +5,7 @@
 -- and what that value and the default were.
 CREATE FUNCTION planarian.column_inverse(p_inverse jsonb, p_relation oid, p_column text, p_is_new boolean) RETURNS jsonb
 LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' AS $$
+@PINNED@ AS $$
 DECLARE
     v_value text;
     v_again jsonb := jsonb_build_object(
@@ -29,8 +28,7 @@ $$;
 
 -- The step "plain": the column holds this value everywhere.
 CREATE FUNCTION planarian.check_plain(p_relation oid, p_column text, p_value text) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' AS $$
+@PINNED@ AS $$
 DECLARE
     v_differs text;
 BEGIN
@@ -44,8 +42,7 @@ END $$;
 -- The step "column", after the statement was done again: its default, and where the column is new also its value in the
 -- rows of the table and its children, are what they were the first time.
 CREATE FUNCTION planarian.repeat_column(p_relation oid, p_step jsonb) RETURNS void LANGUAGE plpgsql
-SET search_path = pg_catalog, pg_temp SET "DateStyle" = 'ISO, MDY' SET "IntervalStyle" = 'postgres' SET "TimeZone" = 'UTC'
-SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content' AS $$
+@PINNED@ AS $$
 DECLARE
     v_column text := p_step ->> 'column';
     v_default text := p_step ->> 'default';
