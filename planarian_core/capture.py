@@ -257,7 +257,7 @@ class Capturer:
     def _instant(self, record: SandboxRecord, statepoint: Statepoint, request: SnapshotRequest) -> Iterator[Instant]:
         """The process backend's instant, or stillness where nothing runs."""
         if not self._sandboxes.running(record):
-            yield coverage.Stillness("the sandbox did not run")
+            yield Instant(gaps=(Gap(Domain.PROCESSES, "all processes", "the sandbox did not run"),))
             return
         backend = self._plugins.process("none" if request.files_only else record.process)
         if backend.capabilities.memory:

@@ -8,16 +8,6 @@ from planarian_core.interfaces import Instant
 from planarian_core.model import Artefact, Coverage, Domain, Gap, ProcessInfo, RemotePosition, Statepoint
 
 
-class Stillness:
-    """The instant of a sandbox in which nothing runs."""
-
-    def __init__(self, reason: str) -> None:
-        self.artefact: Artefact | None = None
-        self.process_list: tuple[ProcessInfo, ...] = ()
-        self.frozen: float | None = None
-        self.gaps: tuple[Gap, ...] = (Gap(Domain.PROCESSES, "all processes", reason),)
-
-
 def coverage(
     files: Artefact | None,
     instant: Instant,

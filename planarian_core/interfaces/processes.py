@@ -31,13 +31,14 @@ class ProcessCapabilities:
     """An image holds only what changed since its parent (paper, section 5.3)."""
 
 
-class Instant(Protocol):
-    """The moment when everything in a sandbox stands still. Results are there when the context has ended well."""
+@dataclass
+class Instant:
+    """The moment when everything in a sandbox stands still. Filled when the context has ended well."""
 
-    artefact: Artefact | None
-    process_list: tuple[ProcessInfo, ...]
-    gaps: tuple[Gap, ...]
-    frozen: float | None
+    artefact: Artefact | None = None
+    process_list: tuple[ProcessInfo, ...] = ()
+    gaps: tuple[Gap, ...] = ()
+    frozen: float | None = None
     """Seconds for which it stood still; None where the whole context is that."""
 
 

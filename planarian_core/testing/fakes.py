@@ -35,7 +35,6 @@ from planarian_core.model import (
     Domain,
     Gap,
     LiveSandbox,
-    ProcessInfo,
     RemoteEffect,
     RemotePosition,
     SandboxRecord,
@@ -163,14 +162,6 @@ class FakeSandbox:
         return "fake"
 
 
-@dataclass
-class _FakeInstant:
-    artefact: Artefact | None = None
-    process_list: tuple[ProcessInfo, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    frozen: float | None = None
-
-
 class FakeProcess:
     """An instant in which nothing needs to be stopped."""
 
@@ -188,7 +179,7 @@ class FakeProcess:
 
     @contextmanager
     def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
-        yield _FakeInstant()
+        yield Instant()
 
     def verify(self, artefact: Artefact, images: Path) -> None:
         return

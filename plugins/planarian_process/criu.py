@@ -20,12 +20,13 @@ from typing import Any
 from planarian_core.errors import BackendUnavailable, CaptureError, RestoreError
 from planarian_core.interfaces import (
     Availability,
+    Instant,
     ProcessCapabilities,
     RestoreEnvironment,
     RunningSandbox,
     SandboxCapabilities,
 )
-from planarian_core.model import Artefact, Domain, Gap, Network, ProcessInfo, SandboxSpec
+from planarian_core.model import Artefact, Domain, Network, SandboxSpec
 from planarian_process import criu_images, criu_memory
 from planarian_process.criu_engine import Dump, EngineFailure
 from planarian_process.criu_freezer import refuse_frozen
@@ -49,16 +50,6 @@ from planarian_process.stillness import DETAIL, baseline, halt, still
 _PATIENCE = 60.0
 _AFTERMATH = 0.3
 _RUNS_ON = "nothing was captured; the sandbox runs on"
-
-
-@dataclass
-class CriuInstant:
-    """The moment of one capture; filled when its context has ended well."""
-
-    artefact: Artefact | None = None
-    process_list: tuple[ProcessInfo, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    frozen: float | None = None
 
 
 class CriuBackend:
@@ -100,7 +91,7 @@ class CriuBackend:
         return Availability(True)
 
     @contextlib.contextmanager
-    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[CriuInstant]:
+    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
         """Stop everything, lend the moment to the caller, let everything go on.
 
         Raises:
@@ -112,7 +103,7 @@ class CriuBackend:
         tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
         shape = _Shape.of(sandbox, tasks)
-        instant = CriuInstant()
+        instant = Instant()
         os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
             # The place of the image and the thread that empties it outlive the standstill.

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 
 from planarian_core.interfaces import (
@@ -17,20 +16,12 @@ from planarian_core.interfaces import (
     RunningSandbox,
     SandboxCapabilities,
 )
-from planarian_core.model import Artefact, Domain, Gap, ProcessInfo, SandboxSpec
+from planarian_core.model import Artefact, Domain, Gap, SandboxSpec
 from planarian_process.freeze import standstill, thaw
 from planarian_process.observe import observe
 from planarian_process.respawn import describe, process_list
 from planarian_process.sessions import own_processes, session_gaps
 from planarian_process.stillness import idle
-
-
-@dataclass
-class NoneInstant:
-    artefact: Artefact | None = None
-    process_list: tuple[ProcessInfo, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    frozen: float | None = None
 
 
 class NoneBackend:
@@ -48,7 +39,7 @@ class NoneBackend:
 
     @contextmanager
     def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
-        result = NoneInstant()
+        result = Instant()
         with standstill(sandbox, self._home) as pids:
             seen = observe(pids)
             yield result

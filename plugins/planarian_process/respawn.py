@@ -12,7 +12,6 @@ import os
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -36,14 +35,6 @@ _VERSION = 1
 _SHELLS = frozenset({"sh", "bash", "dash", "zsh", "ksh", "mksh", "ash", "fish", "busybox"})
 
 
-@dataclass
-class RespawnInstant:
-    artefact: Artefact | None = None
-    process_list: tuple[ProcessInfo, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    frozen: float | None = None
-
-
 class RespawnBackend:
     """See the module. ``artefact.details["commands"]`` lists every process with its inside pid and, as ``parent``,
     the pid of the recorded process that it hangs below (0: none), but without its environment.
@@ -63,7 +54,7 @@ class RespawnBackend:
 
     @contextmanager
     def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
-        result = RespawnInstant()
+        result = Instant()
         with ExitStack() as stack:
             with standstill(sandbox, self._home) as pids:
                 seen, halted = observe(pids), halt(sandbox)

@@ -23,12 +23,13 @@ from typing import Any
 from planarian_core.errors import BackendUnavailable, CaptureError, PlanarianError, RestoreError
 from planarian_core.interfaces import (
     Availability,
+    Instant,
     ProcessCapabilities,
     RestoreEnvironment,
     RunningSandbox,
     SandboxCapabilities,
 )
-from planarian_core.model import Artefact, Domain, Gap, ProcessInfo, SandboxSpec
+from planarian_core.model import Artefact, Domain, ProcessInfo, SandboxSpec
 from planarian_sandbox.podman_control import Control
 from planarian_sandbox.podman_engine import Engine, finished, only_version_2
 
@@ -44,15 +45,6 @@ class ContainerEnvironment(RestoreEnvironment):
     """
 
     revive: Callable[[Path, Sequence[int], bool], int] = lambda *_: 0
-
-
-class PodmanInstant:
-    """See :class:`planarian_core.interfaces.Instant`."""
-
-    artefact: Artefact | None = None
-    process_list: tuple[ProcessInfo, ...] = ()
-    gaps: tuple[Gap, ...] = ()
-    frozen: float | None = None
 
 
 class PodmanMemory:
@@ -92,7 +84,7 @@ class PodmanMemory:
         return Availability(True)
 
     @contextlib.contextmanager
-    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[PodmanInstant]:
+    def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:
         """Stop everything, lend the moment to the caller, let everything go on.
 
         Raises:
@@ -101,7 +93,7 @@ class PodmanMemory:
         control = Control.of_live(self._home, sandbox.spec, sandbox.live)
         before = {pid: _info(pid) for pid in sandbox.tasks()}
         work = control.work()
-        instant = PodmanInstant()
+        instant = Instant()
         os.chmod(images, 0o700)
         started = time.perf_counter()
         with control.fifos() as (reached, go):
