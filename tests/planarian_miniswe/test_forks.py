@@ -95,12 +95,12 @@ def test_none_makes_none(environment: PlanarianEnvironment) -> None:
 def test_on_rollback_what_is_left_goes_on_in_a_fork(environment: PlanarianEnvironment) -> None:
     environment.config.fork = "on-rollback"
     run(environment, "echo good > f; planarian snapshot good; echo other > f")
-    run(environment, "sleep 987 >/dev/null 2>&1 &")
+    run(environment, "sleep 314159 >/dev/null 2>&1 &")
     seen = run(environment, "planarian rollback good")
     assert "# The environment was rolled back to statepoint" in seen["output"]
     (kept,) = forks(environment)
     assert f"goes on in the fork {kept.id}" in seen["output"]
-    both = run(environment, f"cat f; planarian run {kept.id} 'cat f; pgrep -fc \"[s]leep 987\"'")
+    both = run(environment, f"cat f; planarian run {kept.id} 'cat f; pgrep -fc \"[s]leep 314159\"'")
     assert both["output"] == "good\nother\n1\n", "files and processes of both lines"
     assert environment.serialize()["info"]["planarian"]["forks"] == [kept.id]
     run(environment, f"planarian promote {kept.id}")
