@@ -177,8 +177,7 @@ class RequestServer:
                 "forks can't be used from within a fork", code="forks-nested", remedy="ask from where you run it"
             )
         found = self._planarian.sandbox(reference)
-        maker = self._sandbox.record.made_by or self._sandbox.id
-        if found.id == self._sandbox.id or found.record.made_by != maker:
+        if found.id == self._sandbox.id or found.record.made_by != self._sandbox.record.family:
             raise LineageError(
                 f"{reference} is no fork of this environment", code="sandbox-unknown", remedy="planarian fork makes one"
             )
@@ -254,7 +253,7 @@ def maker_of(planarian: Planarian, sandbox: Sandbox) -> str:
     Raises:
         SandboxError: ``forks-limit``: it has as many as the configuration allows.
     """
-    maker = sandbox.record.made_by or sandbox.id
+    maker = sandbox.record.family
     forks = [r.id for r in planarian.registry.sandboxes() if not r.closed and r.made_by == maker]
     limit = planarian.config.agent_forks
     if len(forks) >= limit:

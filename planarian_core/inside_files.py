@@ -8,6 +8,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from planarian_core.context import clip
 from planarian_core.errors import SandboxError
 
 if TYPE_CHECKING:
@@ -30,6 +31,19 @@ class Lines:
     def numbered(self) -> str:
         """Each line behind its number."""
         return "\n".join(f"{number}\t{line}" for number, line in enumerate(self.lines, self.first))
+
+    def page(self, limit: int, further: str) -> str:
+        """The same, as far as it fits into ``limit`` characters, and where to go on: the argument ``further``."""
+        shown: list[str] = []
+        used = 0
+        for number, line in enumerate(self.lines, self.first):
+            row = f"{number}\t{clip(line, limit // 2)}"
+            used += len(row) + 1
+            if used > limit:
+                shown.append(f"(cut here: read on with {further}={number})")
+                break
+            shown.append(row)
+        return "\n".join(shown)
 
 
 def read_lines(sandbox: Sandbox, path: str, first: int = 1, count: int = 500) -> Lines:

@@ -365,6 +365,11 @@ class SandboxRecord:
     def id(self) -> str:
         return self.spec.id
 
+    @property
+    def family(self) -> str:
+        """What ``made_by`` says of the forks that an agent in it makes, and may name."""
+        return self.made_by or self.id
+
 
 @dataclass(frozen=True)
 class Command:

@@ -42,8 +42,7 @@ class SandboxTools:
         if not reference:
             return self._own
         found = self._planarian.sandbox(reference)
-        maker = self._own.record.made_by or self._own.id
-        if found.id != self._own.id and found.record.made_by != maker:
+        if found.id != self._own.id and found.record.made_by != self._own.record.family:
             raise LineageError(
                 f"{reference} is no fork of {self._own.id}", code="sandbox-unknown", remedy="fork it first"
             )
@@ -81,7 +80,7 @@ class SandboxTools:
     ) -> str:
         """Read lines of a text file, each behind its number."""
         found = inside_files.read_lines(self._sandbox(sandbox), path, first_line, lines)
-        return _page(found)
+        return found.page(_SHOWN, "first_line")
 
     def write_file(self, path: Path, content: str, sandbox: SandboxId = "") -> str:
         """Write a text file, whole. Directories that are missing are made."""
@@ -215,17 +214,3 @@ async def _followed(ctx: Context[Any, Any], begin: partial[Any]) -> CommandResul
         with anyio.CancelScope(shield=True):
             await asyncio.wait([running])
         raise
-
-
-def _page(found: inside_files.Lines) -> str:
-    """The lines that fit into one result, and where to go on."""
-    shown: list[str] = []
-    used = 0
-    for number, line in enumerate(found.lines, found.first):
-        row = f"{number}\t{clip(line, _SHOWN // 2)}"
-        used += len(row) + 1
-        if used > _SHOWN:
-            shown.append(f"(cut here: read on with first_line={number})")
-            break
-        shown.append(row)
-    return "\n".join(shown)

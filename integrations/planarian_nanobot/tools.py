@@ -16,9 +16,10 @@ from planarian_core.coroutines import in_thread, run_command
 from planarian_core.errors import PlanarianError
 from planarian_nanobot import primitives
 from planarian_nanobot.environments import Environments
-from planarian_nanobot.inside import chosen_sandbox, command_text, page
+from planarian_nanobot.inside import chosen_sandbox, command_text
 from planarian_nanobot.tool import PATH, SANDBOX, SandboxTool, string
 
+_PAGE = 12_000
 _OUTPUT = 6_000
 """Characters of each of a command's streams; nanobot cuts results at 16,000."""
 
@@ -79,7 +80,8 @@ class ReadFile(SandboxTool):
 
     async def work(self, sandbox: str, **arguments: Any) -> str:
         first, count = arguments.get("offset") or 1, arguments.get("limit") or 500
-        return page(await self._in(sandbox, lambda s: inside_files.read_lines(s, arguments["path"], first, count)))
+        found = await self._in(sandbox, lambda s: inside_files.read_lines(s, arguments["path"], first, count))
+        return found.page(_PAGE, "offset") or "(no such lines)"
 
 
 class WriteFile(SandboxTool):

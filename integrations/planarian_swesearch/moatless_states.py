@@ -14,7 +14,7 @@ from planarian_core.errors import ConfigurationError, LineageError
 from planarian_core.faults import reach
 from planarian_core.model import new_id
 from planarian_swesearch.moatless_environments import NodeEnvironments
-from planarian_swesearch.states import description_of, give_up, left_forks, left_statepoints, remove_fork
+from planarian_swesearch.states import description_of, give_up, left_forks, left_statepoints, remove_fork, root_lost
 
 KEY = "planarian"
 _log = logging.getLogger(__name__)
@@ -175,12 +175,7 @@ class NodeStates:
             self._planarian.hold(self._ids[str(node.node_id)], self.describe(node), of=self.environments.sandbox)
         except LineageError as error:
             if node.parent is None:
-                raise LineageError(
-                    f"the state that this search began from is gone: {error.message}",
-                    code="search-root-lost",
-                    state="the tree is as it was; nothing was changed",
-                    remedy="begin a new search in another path",
-                ) from error
+                raise root_lost(error) from error
             _log.warning("The state of node %s is lost, and it isn't expanded any more: %s", node.node_id, error)
             self._ids[str(node.node_id)] = GIVEN_UP
 

@@ -14,7 +14,7 @@ from concurrent.futures import Future
 from typing import Protocol
 
 from planarian_core import Planarian, Sandbox
-from planarian_core.errors import PlanarianError
+from planarian_core.errors import LineageError, PlanarianError
 from planarian_core.model import SandboxRecord, Statepoint, Status
 from planarian_core.prune_choice import PrunePolicy
 
@@ -118,6 +118,16 @@ def give_up(planarian: Planarian, sandbox: Sandbox, statepoints: Collection[str]
 def _is_there(planarian: Planarian, statepoint_id: str) -> bool:
     found = planarian.registry.find(statepoint_id)
     return found is not None and found.status is Status.COMMITTED
+
+
+def root_lost(error: LineageError) -> LineageError:
+    """What to raise where the root's state can't be held any more."""
+    return LineageError(
+        f"the state that this search began from is gone: {error.message}",
+        code="search-root-lost",
+        state="the tree is as it was; nothing was changed",
+        remedy="begin a new search in another path",
+    )
 
 
 # --- what a killed search left ---

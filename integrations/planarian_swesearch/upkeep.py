@@ -9,7 +9,7 @@ from planarian_core.context import one_line
 from planarian_core.errors import LineageError
 from planarian_core.faults import reach
 from planarian_core.model import Outcome
-from planarian_swesearch.states import description_of, give_up, left_forks, left_statepoints, remove_fork
+from planarian_swesearch.states import description_of, give_up, left_forks, left_statepoints, remove_fork, root_lost
 from planarian_swesearch.tree import Node, NodeStatus, Tree
 from planarian_swesearch.values import Budget
 
@@ -119,12 +119,7 @@ class Upkeep:
             self._planarian.hold(node.statepoint, note, of=self._sandbox)
         except LineageError as error:
             if node is self._tree.root:
-                raise LineageError(
-                    f"the state that this search began from is gone: {error.message}",
-                    code="search-root-lost",
-                    state="the tree is as it was; nothing was changed",
-                    remedy="begin a new search in another path",
-                ) from error
+                raise root_lost(error) from error
             node.status, node.released = NodeStatus.LOST, True
             self._tell("lost", node, node.statepoint)
 
