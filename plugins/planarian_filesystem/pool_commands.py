@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -56,7 +57,7 @@ def create(
     if path is not None:
         pool_making.create_directory(pool, path)
     else:
-        pool_making.create_file(pool, _size(size), sparse=sparse)
+        pool_making.create_file(pool, size_of(size), sparse=sparse)
     _show(pool_status.status(pool), as_json)
 
 
@@ -78,7 +79,7 @@ def grow(
     from planarian_filesystem import pool_making, pool_status
 
     pool = _pool()
-    more = _size(size.removeprefix("+"))
+    more = size_of(size.removeprefix("+"))
     if size.startswith("+") and pool.kind == "file":
         more += pool.superblock().filesystem_size
     pool_making.grow(pool, more)
@@ -132,7 +133,8 @@ def _pool() -> Pool:
     return Pool(default_home())
 
 
-def _size(text: str) -> int:
+def size_of(text: str) -> int:
+    """Bytes of an option such as 20G."""
     from planarian_core.errors import ConfigurationError
     from planarian_core.units import parse_size
 
@@ -158,6 +160,11 @@ def _show(found: PoolStatus, as_json: bool) -> None:
         "read-only": "yes: dmesg says why" if found.read_only else "",
         "remark": found.remark,
     }
+    print_facts(facts)
+
+
+def print_facts(facts: Mapping[str, Any]) -> None:
+    """A line for each that there is something to say of."""
     for name, value in facts.items():
         if value:
             print(f"{name + ':':20}{value}")

@@ -8,19 +8,11 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from planarian_filesystem.pool_commands import JsonOption, print_facts, size_of
+
 if TYPE_CHECKING:
     from planarian_filesystem.zfs_making import ZfsStatus
     from planarian_filesystem.zfs_pool import ZfsPool
-
-
-def _remember(ctx: typer.Context, value: bool) -> bool:
-    ctx.meta["planarian.json"] = value
-    return value
-
-
-JsonOption = Annotated[
-    bool, typer.Option("--json", help="Print one JSON document on stdout, errors too.", callback=_remember)
-]
 
 
 def create(
@@ -47,7 +39,7 @@ def create(
     if dataset:
         zfs_making.create_below(pool, dataset)
     else:
-        zfs_making.create_file(pool, _size(size))
+        zfs_making.create_file(pool, size_of(size))
     _show(zfs_making.status(pool), as_json)
 
 
@@ -96,16 +88,6 @@ def _pool() -> ZfsPool:
     return ZfsPool(home)
 
 
-def _size(text: str) -> int:
-    from planarian_core.errors import ConfigurationError
-    from planarian_core.units import parse_size
-
-    try:
-        return parse_size(text)
-    except ConfigurationError as error:
-        raise typer.BadParameter(error.message) from error
-
-
 def _show(found: ZfsStatus, as_json: bool) -> None:
     if as_json:
         print(json.dumps(asdict(found), indent=2))
@@ -120,6 +102,4 @@ def _show(found: ZfsStatus, as_json: bool) -> None:
         "size": f"{shown(found.used)} used, {shown(found.available)} free",
         "holds": f"{found.sandboxes} sandboxes, {found.statepoints} statepoints",
     }
-    for name, value in facts.items():
-        if value:
-            print(f"{name + ':':20}{value}")
+    print_facts(facts)
