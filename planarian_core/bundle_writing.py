@@ -23,6 +23,7 @@ from planarian_core.bundle_packing import Progress, TreePacker
 from planarian_core.bundle_records import MOST_ANCESTORS, BundledSandbox, BundleHead, PartSize
 from planarian_core.codec import encode
 from planarian_core.directory_tree import DirectoryTree
+from planarian_core.durable import sync_directory
 from planarian_core.errors import LineageError, RestoreError
 from planarian_core.faults import reach
 from planarian_core.file_tree import FileEntry, FileTree
@@ -239,7 +240,7 @@ def _writing(file: Path, force: bool) -> Iterator[IO[bytes]]:
             os.replace(partial_file, file)
         else:
             _name(partial_file, file)
-        _sync_directory(file.parent)
+        sync_directory(file.parent)
     except BaseException as error:
         with suppress(OSError):
             partial_file.unlink()
@@ -298,14 +299,6 @@ def _name(partial_file: Path, file: Path) -> None:
         os.rename(partial_file, file)
     else:
         partial_file.unlink()
-
-
-def _sync_directory(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _unwritable(file: Path, error: OSError) -> BundleError:

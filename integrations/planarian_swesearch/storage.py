@@ -10,6 +10,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, Protocol, TypeVar
 
+from planarian_core.durable import sync_directory
 from planarian_core.errors import ConfigurationError, PlanarianError
 from planarian_core.model import SandboxRecord
 from planarian_swesearch.tree import Tree
@@ -106,7 +107,7 @@ class TreeFile:
                 file.flush()
                 os.fsync(file.fileno())
             os.replace(new, self.path)
-            _sync(self.path.parent)
+            sync_directory(self.path.parent)
         except OSError as error:
             raise PlanarianError(
                 f"the tree can't be saved in {self.path}: {error.strerror or error}",
@@ -120,14 +121,6 @@ class TreeFile:
         fd, self._lock = self._lock, None
         if fd is not None:
             os.close(fd)
-
-
-def _sync(directory: Path) -> None:
-    fd = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
 
 
 def _check_out_of_reach(path: Path, sandbox: SandboxRecord) -> None:

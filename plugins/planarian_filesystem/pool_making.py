@@ -12,6 +12,7 @@ import subprocess
 import time
 from pathlib import Path
 
+from planarian_core.durable import sync_directory
 from planarian_core.errors import BackendUnavailable, ConfigurationError, PlanarianError
 from planarian_core.faults import reach
 from planarian_core.units import size as shown
@@ -55,7 +56,7 @@ def create_file(pool: Pool, size: int, *, sparse: bool = False) -> None:
             _make(draft, size, sparse)
             reach("pool.made")
             os.rename(draft, pool.file)
-            _sync_directory(pool.home)
+            sync_directory(pool.home)
         finally:
             draft.unlink(missing_ok=True)
     reach("pool.named")
@@ -279,11 +280,3 @@ def _extend(fd: int, size: int, sparse: bool) -> None:
         if number == errno.EOPNOTSUPP:
             raise OSError(number, "this file system can't set space aside; use --sparse")
         raise OSError(number, os.strerror(number))
-
-
-def _sync_directory(path: Path) -> None:
-    fd = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)

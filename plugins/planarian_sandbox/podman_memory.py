@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planarian_core.durable import sync_directory
 from planarian_core.errors import BackendUnavailable, CaptureError, PlanarianError, RestoreError
 from planarian_core.interfaces import (
     Availability,
@@ -227,11 +228,7 @@ def _seal(images: Path) -> dict[str, dict[str, Any]]:
         with open(path, "rb") as file:
             os.fsync(file.fileno())
         found[path.name] = {"size": path.stat().st_size, "sha256": _digest(path)}
-    descriptor = os.open(images, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    sync_directory(images)
     return found
 
 
