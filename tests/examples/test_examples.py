@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from importlib.resources import files
 from importlib.util import find_spec
 from pathlib import Path
@@ -15,18 +12,9 @@ import pytest
 
 from planarian_core import Planarian
 from planarian_core.testing import mcp_servers
+from tests.examples.running import EXAMPLES, run
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
 CONFIGURATION = (EXAMPLES / "planarian.toml").read_text()
-
-
-def run(place: Path, name: str, *arguments: str) -> subprocess.CompletedProcess[str]:
-    """An example as a program, with a temporary directory of its own."""
-    (place / "tmp").mkdir(mode=0o755)
-    return subprocess.run(
-        [sys.executable, str(EXAMPLES / name), *arguments],
-        env={**os.environ, "TMPDIR": str(place / "tmp")}, capture_output=True, text=True, timeout=180, check=False,
-    )  # fmt: skip
 
 
 @pytest.mark.needs("postgresql")

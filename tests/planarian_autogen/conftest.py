@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import tempfile
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
@@ -21,6 +19,7 @@ from autogen_ext.models.replay import ReplayChatCompletionClient
 
 from planarian_autogen import Environment
 from planarian_core import Planarian
+from planarian_core.testing.sandbox import running, until
 from planarian_core.testing.workloads import remove_all
 
 T = TypeVar("T")
@@ -58,17 +57,7 @@ def _run(story: Coroutine[Any, Any, T]) -> T:
 
 def _ended(marker: str) -> bool:
     """Whether no process of this host has ``marker`` among its arguments any more, within a while."""
-    for _ in range(200):
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                found.append(marker.encode() in Path("/proc", pid, "cmdline").read_bytes().split(b"\0"))
-            except OSError:
-                continue
-        if not any(found):
-            return True
-        time.sleep(0.05)
-    return False
+    return until(lambda: not running(marker))
 
 
 @pytest.fixture

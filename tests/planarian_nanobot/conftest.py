@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import time
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -21,6 +19,7 @@ from nanobot.agent.tools.registry import ToolRegistry
 from nanobot.config.loader import load_config
 
 from planarian_core import Planarian
+from planarian_core.testing.sandbox import running, until
 from planarian_core.testing.scripted_model import Call, Model, Seen, serving
 from planarian_core.testing.workloads import remove_all
 from planarian_nanobot import Environments, StatepointHook, sandbox_tools
@@ -113,17 +112,7 @@ def bash(command: str, **more: Any) -> tuple[str, dict[str, Any]]:
 
 def ended(marker: str) -> bool:
     """Whether no process of this host has ``marker`` among its arguments any more, within a while."""
-    for _ in range(200):
-        found = []
-        for pid in filter(str.isdigit, os.listdir("/proc")):
-            try:
-                found.append(marker.encode() in Path("/proc", pid, "cmdline").read_bytes().split(b"\0"))
-            except OSError:
-                continue
-        if not any(found):
-            return True
-        time.sleep(0.05)
-    return False
+    return until(lambda: not running(marker))
 
 
 @pytest.fixture

@@ -22,12 +22,13 @@ import pytest
 
 from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.interfaces import AgentReply, Layer
-from planarian_core.model import Command, Limits, LiveSandbox, Network, SandboxSpec, new_id
+from planarian_core.model import Command, LiveSandbox, Network, SandboxSpec, new_id
 from planarian_core.testing.sandbox import Sandbox, SandboxConformance, running, unique_seconds, until
 from planarian_filesystem.copy import CopyBackend
 from planarian_process.criu_namespaces import in_thread, own_mounts
 from planarian_sandbox import channel, namespace
 from planarian_sandbox.namespace import NamespaceBackend
+from tests.planarian_sandbox.isolated import IsolatedFixtures
 
 pytestmark = [pytest.mark.needs("linux"), pytest.mark.needs("namespaces" if os.geteuid() == 0 else "userns")]
 
@@ -38,24 +39,12 @@ def captured(sandbox: Sandbox) -> str:
     return CopyBackend(Path(sandbox.spec.home)).capture(layer, new_id("sp")).reference
 
 
-class NamespaceFixtures:
-    @pytest.fixture
-    def home(self, tmp_path: Path) -> Path:
-        home = tmp_path / "home"
-        home.mkdir(mode=0o700)
-        return home
+class NamespaceFixtures(IsolatedFixtures):
+    kind = "namespace"
 
     @pytest.fixture
     def backend(self, home: Path) -> NamespaceBackend:
         return NamespaceBackend(home)
-
-    @pytest.fixture
-    def spec(self, tmp_path: Path, home: Path, workspace: Path) -> SandboxSpec:
-        layer = home / "sandboxes" / "one" / "layer"
-        layer.mkdir(parents=True)
-        return SandboxSpec(
-            new_id("sb"), str(workspace), str(layer), str(home), "namespace", limits=Limits(512 * 1024**2, 256)
-        )
 
 
 class TestNamespace(NamespaceFixtures, SandboxConformance):

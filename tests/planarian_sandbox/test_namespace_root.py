@@ -12,6 +12,7 @@ import pytest
 from planarian_core import Planarian, Sandbox
 from planarian_core.errors import BackendUnavailable, ConfigurationError, PlanarianError, RestoreError, SandboxError
 from planarian_core.testing.small_root import small_root
+from planarian_core.testing.workloads import remove_all
 
 pytestmark = pytest.mark.needs("root", "namespaces")
 
@@ -28,8 +29,7 @@ def root(tmp_path: Path) -> Path:
 def planarian(tmp_path: Path) -> Iterator[Planarian]:
     with Planarian.open(tmp_path / "home") as planarian:
         yield planarian
-        for record in reversed(planarian.registry.sandboxes()):
-            planarian.remove_sandbox(planarian.sandbox(record.id))
+        remove_all(planarian)
 
 
 @pytest.fixture

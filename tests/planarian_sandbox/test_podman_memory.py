@@ -13,23 +13,19 @@ import pytest
 
 from planarian_core import Planarian, Sandbox
 from planarian_core.errors import CaptureError
-from planarian_core.model import Limits, SandboxSpec, new_id
 from planarian_core.testing.process import ProcessConformance
 from planarian_core.testing.workloads import ask_counter, remove_all, start_counter
 from planarian_sandbox.podman import PodmanBackend
 from planarian_sandbox.podman_memory import PodmanMemory
+from tests.planarian_sandbox.isolated import IsolatedFixtures
 
 pytestmark = pytest.mark.needs("root", "namespaces", "podman", "criu")
 
 SOCKET = "counter.sock"
 
 
-class TestPodmanMemory(ProcessConformance):
-    @pytest.fixture
-    def home(self, tmp_path: Path) -> Path:
-        home = tmp_path / "home"
-        home.mkdir(mode=0o700)
-        return home
+class TestPodmanMemory(IsolatedFixtures, ProcessConformance):
+    kind = "podman"
 
     @pytest.fixture
     def backend(self, home: Path) -> PodmanMemory:
@@ -38,13 +34,6 @@ class TestPodmanMemory(ProcessConformance):
     @pytest.fixture
     def host(self, home: Path) -> PodmanBackend:
         return PodmanBackend(home)
-
-    @pytest.fixture
-    def spec(self, home: Path, workspace: Path) -> SandboxSpec:
-        layer = home / "sandboxes" / "one" / "layer"
-        layer.mkdir(parents=True)
-        limits = Limits(512 * 1024**2, 256)
-        return SandboxSpec(new_id("sb"), str(workspace), str(layer), str(home), "podman", limits=limits)
 
 
 @pytest.fixture

@@ -18,6 +18,7 @@ from planarian_core import Planarian, Sandbox
 from planarian_core.errors import BackendUnavailable, PlanarianError, SandboxError
 from planarian_core.testing.sandbox import running, unique_seconds, until
 from planarian_core.testing.small_root import small_root
+from planarian_core.testing.workloads import remove_all
 from planarian_sandbox.podman_engine import LABEL_LAYER, LABEL_SANDBOX, Engine, container_name
 
 pytestmark = pytest.mark.needs("root", "namespaces", "podman")
@@ -29,8 +30,7 @@ MakeSandbox = Callable[..., Sandbox]
 def planarian(tmp_path: Path) -> Iterator[Planarian]:
     with Planarian.open(tmp_path / "home") as planarian:
         yield planarian
-        for record in reversed(planarian.registry.sandboxes()):
-            planarian.remove_sandbox(planarian.sandbox(record.id))
+        remove_all(planarian)
 
 
 @pytest.fixture
