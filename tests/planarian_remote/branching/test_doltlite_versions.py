@@ -18,6 +18,7 @@ from planarian_core.model import Domain, EffectState, RestoreContext, Statepoint
 from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.branched_notes import Agent, Notes
+from planarian_core.testing.sandbox import running, unique_seconds, until
 from planarian_core.testing.workloads import remove_all
 
 pytestmark = pytest.mark.needs("doltlite")
@@ -52,17 +53,19 @@ def test_rows_files_and_a_running_process_come_back_together(
         lines = "\n".join(notes.texts(sandbox.id))
         sandbox.run(["sh", "-c", f"printf '%s' '{lines}' > report"])
 
-    sandbox.spawn(["sleep", "1000"])
+    mark = unique_seconds()
+    sandbox.spawn(["sleep", mark])
     _write(agent, "write a report")
     report()
     good = planarian.snapshot(sandbox, name="good")
     agent.do("DELETE FROM notes WHERE id < 3")
     report()
-    sandbox.run("pkill -x sleep")
+    sandbox.run(["pkill", "-xf", f"sleep {mark}"])
+    assert until(lambda: not running(mark))
     context = planarian.rollback(sandbox, good)
     assert notes.texts(sandbox.id) == ["buy bread", "call home", "write a report"]
     assert sandbox.run("cat report").stdout == "buy bread\ncall home\nwrite a report"
-    assert sandbox.run("pgrep -x sleep").exit_code == 0
+    assert running(mark)
     assert "DELETE FROM notes WHERE id < 3" in context.to_markdown()
     assert context.safety_id is not None
     planarian.rollback(sandbox, context.safety_id)
@@ -498,6 +501,28 @@ def test_a_promoted_fork_gives_its_rows_to_its_source(
     planarian.rollback(sandbox, point)
     assert notes.texts(sandbox.id) == ["buy bread", "call home", "before"]
     assert [e.state for e in planarian.effects(sandbox)] == [EffectState.APPLIED, *[EffectState.UNDONE] * 2]
+
+
+def test_what_was_adopted_of_a_fork_outlives_it_until_it_is_pruned(
+    notes: Notes, planarian: Planarian, sandbox: Sandbox, agent: Agent
+) -> None:
+    _write(agent, "before")
+    fork = planarian.fork(planarian.snapshot(sandbox, name="base"))
+    with closing(Agent(planarian, fork)) as theirs:
+        _write(theirs, "attempted")
+    adopted = planarian.adopt(planarian.snapshot(fork))
+    planarian.remove_sandbox(fork)
+    notes.outside.ask(notes.database, "", "SELECT dolt_gc()")
+    again = planarian.fork(adopted)
+    assert notes.texts(again.id)[-1] == "attempted"
+    planarian.remove_sandbox(again)
+    planarian.rollback(sandbox, adopted)
+    assert notes.texts(sandbox.id)[-1] == "attempted"
+    planarian.rollback(sandbox, "base")
+    held = [ref for ref in notes.refs() if ref.endswith(_version(adopted))]
+    assert held == [f"planarian-{sandbox.id}.{_version(adopted)}"]
+    planarian.prune(PrunePolicy(keep_last=0), [sandbox])
+    assert not [ref for ref in notes.refs() if ref.endswith(_version(adopted))]
 
 
 # --- several at once ---
