@@ -172,6 +172,8 @@ class LoggedService:
         """
         own = int(point.position) if point.details.get(_SANDBOX) == source_id else 0
         there = int(theirs.position) if theirs.details.get(_SANDBOX) == fork_id else 0
+        if isinstance(self.kind, VersionsItself):
+            self.kind.take_over(source_id, _version(theirs))
         at = self.log.carry(fork_id, there, self.name, source_id, own)
         details = {**theirs.details, _SANDBOX: source_id, _FORK: fork_id}
         return RemotePosition(self.name, self.endpoint, str(at), details=details)

@@ -173,6 +173,7 @@ class Planarian:
 
     def remove_sandbox(self, sandbox: Sandbox) -> None:
         """End a sandbox and delete its files and statepoints. A ``directory`` sandbox's workspace stays as it is."""
+        self.service_tools.let_go(sandbox)
         with self.sandboxes.hold(sandbox.id, exclusive=True):
             record = sandbox.record
             own = {statepoint.id for statepoint in self.registry.statepoints(record.id)}

@@ -100,7 +100,7 @@ class ServiceTools:
             return connection.call(tool, arguments)
 
     def let_go(self, sandbox: Sandbox) -> None:
-        """Close a sandbox's connections: it is about to be removed. Idempotent."""
+        """Close a sandbox's connections, those in use when they are free: it is about to be removed. Idempotent."""
         with self._guard:
             over = [self._connections.pop(key) for key in list(self._connections) if key[0] == sandbox.id]
         for connection in over:

@@ -204,7 +204,6 @@ class Environments:
         """
         try:
             sandbox = self.planarian.sandbox(sandbox_id)
-            self.planarian.service_tools.let_go(sandbox)
             self.planarian.remove_sandbox(sandbox)
         except LineageError as error:
             if error.code == "sandbox-needed":

@@ -270,6 +270,14 @@ class VersionsItself(Protocol):
     def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
         """Make the branch of a fork from a version of its source. Idempotent."""
 
+    def take_over(self, sandbox_id: str, version: str) -> None:
+        """See that a version of a fork outlives the fork: this sandbox holds it as well, until :meth:`keep` gives it
+        up. Idempotent.
+
+        Raises:
+            CompensationError: it is gone, or the service can't be reached.
+        """
+
     def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
         """Give up what keeps other versions than these from being collected: no statepoint of the sandbox holds them.
 

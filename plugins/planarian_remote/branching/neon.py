@@ -99,6 +99,9 @@ class NeonKind:
     def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
         self.versions.branch(sandbox_id, source_id, version)
 
+    def take_over(self, sandbox_id: str, version: str) -> None:
+        self.versions.take_over(sandbox_id, version)
+
     def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
         self.versions.keep(sandbox_id, versions)
 

@@ -80,13 +80,14 @@ class NeonVersions:
             if branch is None:
                 self.branch(sandbox_id, "", version)
                 return
-            self._hold(sandbox_id, version)
+            self.take_over(sandbox_id, version)
             self.api.restore(str(branch["id"]), version, _fresh(sandbox_id, "left"))
 
-    def _hold(self, sandbox_id: str, version: str) -> None:
-        """Keep another sandbox's version (a promoted fork's): Neon deletes no branch that has a child."""
-        if not str(self.api.branch(version)["name"]).startswith(f"{branch_name(sandbox_id)}-"):
-            self.api.create(f"{branch_name(sandbox_id)}-holds-{version}", parent=version)
+    def take_over(self, sandbox_id: str, version: str) -> None:
+        """Keep another sandbox's version (a fork's): Neon deletes no branch that has a child. Idempotent by name."""
+        with self._explained(CompensationError, f"{sandbox_id} could not take version {version} over"):
+            if not str(self.api.branch(version)["name"]).startswith(f"{branch_name(sandbox_id)}-"):
+                self.api.create(f"{branch_name(sandbox_id)}-holds-{version}", parent=version)
 
     def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
         """The branch of a fork, with a compute of its own. Idempotent by name."""

@@ -101,6 +101,15 @@ class DoltVersions:
             finally:
                 connection.close()
 
+    def take_over(self, sandbox_id: str, version: str) -> None:
+        """A ref of the sandbox's own to a version of its fork. Idempotent."""
+        with self._explained(CompensationError, f"{sandbox_id} could not take version {version} over"):
+            connection = self.open()
+            try:
+                _keep(connection, sandbox_id, version)
+            finally:
+                connection.close()
+
     def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
         """Drop the refs that lead to none of these versions, or only to such as the branch leads to."""
         with (

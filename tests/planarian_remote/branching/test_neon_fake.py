@@ -153,6 +153,19 @@ def test_fake_a_promoted_fork_s_version_outlives_the_fork(fake: FakeNeon, versio
     assert fake.named(OWN).rows == {"a": "attempted"}
 
 
+def test_fake_an_adopted_fork_s_version_outlives_the_fork(fake: FakeNeon, versions: NeonVersions) -> None:
+    point = versions.commit(SANDBOX)
+    versions.branch(FORK, SANDBOX, point)
+    fake.write(THEIRS, "a", "attempted")
+    captured = versions.commit(FORK)
+    versions.take_over(SANDBOX, captured)
+    versions.take_over(SANDBOX, captured)
+    versions.drop(FORK)
+    assert fake.named(OWN).rows == {}
+    versions.reset(SANDBOX, captured)
+    assert fake.named(OWN).rows == {"a": "attempted"}
+
+
 def test_fake_pruning_and_removal_delete_branches_children_first(fake: FakeNeon, versions: NeonVersions) -> None:
     kept = versions.commit(SANDBOX)
     for value in "123":
