@@ -12,8 +12,11 @@ from planarian_core.model import Effect, EffectState
 from planarian_remote.declared.calling import shown
 from planarian_remote.declared.declaration import Compare
 from planarian_remote.declared.images import Image, Unreadable, failed, from_kept, make, same, take, touched, whole
-from planarian_remote.declared.templates import MISSING, result_text
+from planarian_remote.declared.templates import MISSING, canonical, result_text
 from planarian_remote.declared.undo_data import MadeStep, Progress, UndoData, pack, unpack
+
+_UNREADABLE = "unreadable"
+"""No digest: neither what a call left nor what was there before."""
 
 
 @dataclass(frozen=True)
@@ -105,24 +108,34 @@ class _Rehearsal:
     """What objects would be, after the turns rehearsed so far; and every value that those turns left behind.
 
     Two effects may touch one object under two names (``a`` and ``./a``, a file and its folder). So a value that is not
-    what an effect left is only a conflict for certain when none of the turns before explains it; what is uncertain is
-    decided when the effects are really moved, each compared once more.
+    what an effect left is only a conflict for certain when none of the turns before explains it. One that reads in
+    another way may explain anything: whether a name is there says nothing of the content that a move brings with it.
+    What is uncertain is decided when the effects are really moved, each compared once more.
     """
 
     target: ToolTarget
     objects: dict[str, str | None] = field(default_factory=dict)
     explained: set[str | None] = field(default_factory=set)
+    ways: set[tuple[str, str]] = field(default_factory=set)
 
     def rehearse(self, turn: _Turn) -> None:
         _ = turn.steps
         _check_redo_needs(turn, self.target)
+        reads = turn.data.made_reads(Compare.ALWAYS)
+        ways = {(read.tool, canonical(read.read.value)) for read in reads}
+        uncertain = not self.ways <= ways
+        self.ways |= ways
         try:
-            now = {**take(turn.data.made_reads(Compare.ALWAYS), self.target, Compare.ALWAYS), **self.objects}
-        except (Unreadable, RemoteError) as error:
+            now = {**take(reads, self.target, Compare.ALWAYS), **self.objects}
+        except RemoteError as error:
             raise turn.impossible(f"what it changed can't be read: {error}") from error
+        except Unreadable as error:
+            if not uncertain:
+                raise turn.impossible(f"what it changed can't be read: {error}") from error
+            now = self.objects
         names = turn.names(now)
         strange = [name for name in names if now.get(name) not in (turn.start.get(name), turn.end.get(name))]
-        if not turn.resumes and any(now.get(name) not in self.explained for name in strange):
+        if not (turn.resumes or uncertain) and any(now.get(name) not in self.explained for name in strange):
             raise turn.conflict(shown(strange, turn.start, now))
         for name in names:
             self.explained |= {turn.start.get(name), turn.end.get(name)}
@@ -185,7 +198,7 @@ def _taken(turns: Sequence[_Turn], target: ToolTarget) -> int:
     now: dict[str, str | None] = {}
     for turn in turns:
         if any(name not in now for name in turn.touched):
-            found = _now(turn, target)
+            found = _now(turn, target, unreadable=dict.fromkeys(turn.touched, _UNREADABLE))
             now |= {name: found.get(name) for name in {*turn.touched, *found} if name in wanted}
     differing = {name for name in wanted if wanted[name] != now.get(name)}
     for count in range(len(turns), 0, -1):
@@ -241,10 +254,13 @@ def _verify(turn: _Turn, target: ToolTarget) -> None:
         raise turn.broken(f"the calls went through, but these are not as they should be: {shown(names, turn.end, now)}")
 
 
-def _now(turn: _Turn, target: ToolTarget, compare: Compare = Compare.ALWAYS) -> Image:
+def _now(turn: _Turn, target: ToolTarget, compare: Compare = Compare.ALWAYS, unreadable: Image | None = None) -> Image:
+    """The present image; ``unreadable`` where it can't be read, if given."""
     try:
         return take(turn.data.made_reads(compare), target, compare)
     except Unreadable as error:
+        if unreadable is not None:
+            return unreadable
         raise turn.broken(f"what it changed can't be read: {error}") from error
     except RemoteError as error:
         raise turn.broken(error.message) from error

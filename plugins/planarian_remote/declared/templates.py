@@ -268,12 +268,15 @@ def _ancestors(table: Mapping[str, Any], at: _Evaluation) -> Any:
 
 
 def _patched(table: Mapping[str, Any], at: _Evaluation) -> Any:
-    """The text ``$patched`` after the unified diff ``$with``, as far as it fits exactly."""
+    """The text ``$patched`` after the unified diff ``$with``, as far as it fits exactly; with ``$line_end``, the text's
+    CRLF become that first.
+    """
     text, diff = _value(table["$patched"], at), _value(table["$with"], at)
-    if not isinstance(text, str) or not isinstance(diff, str):
-        raise Unresolved("$patched and $with need texts")
+    end = _value(table.get("$line_end", "\r\n"), at)
+    if not isinstance(text, str) or not isinstance(diff, str) or not isinstance(end, str):
+        raise Unresolved("$patched, $with and $line_end need texts")
     try:
-        return patched(text, diff)
+        return patched(text.replace("\r\n", end), diff)
     except ValueError as error:
         raise Unresolved(f"the diff doesn't fit: {error}") from error
 
@@ -295,7 +298,7 @@ _OPERATORS: Mapping[str, _Operator] = {
     "$list": _Operator(_chosen, frozenset({"$list"}), frozenset({"$without", "$in", "$by"})),
     "$concat": _Operator(_concat, frozenset({"$concat"})),
     "$ancestors": _Operator(_ancestors, frozenset({"$ancestors"})),
-    "$patched": _Operator(_patched, frozenset({"$patched", "$with"})),
+    "$patched": _Operator(_patched, frozenset({"$patched", "$with"}), frozenset({"$line_end"})),
     "$missing": _Operator(_missing, frozenset({"$missing"})),
 }
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
 from planarian_core.errors import RemoteError
@@ -90,8 +90,25 @@ def _tree(folder: Path) -> dict[str, tuple[int, bytes | None]]:
     }
 
 
+def _write(path: str, content: str) -> Call:
+    return "write_file", {"path": path, "content": content}, False
+
+
+def _edit(*edits: tuple[str, str], lost: bool = False) -> Call:
+    return "edit_file", {"path": "a", "edits": [{"oldText": old, "newText": new} for old, new in edits]}, lost
+
+
+def _move(source: str, destination: str) -> Call:
+    return "move_file", {"source": source, "destination": destination}, False
+
+
 @SETTINGS
 @given(steps=st.lists(FILE_CALLS | st.integers(0, 9), max_size=14))
+@example([_write("a", "one\r\ntwo"), _edit(("one", ""), ("\n", "one\n"))])  # only the line ends are others
+@example([_write("a", "one\r\ntwo"), _edit(("one", ""), lost=True)])
+@example([_write("a", "one\n"), _move("a", "d/a"), _write("a", ""), ("create_directory", {"path": "a"}, False)])
+@example([_move("a", "c"), _write("a", ""), _move("a", "d/a"), ("create_directory", {"path": "a"}, False)])
+@example([_write("a", "one\r\ntwo"), _move("a", "d/e"), _move("b", "a")])  # what lies at a isn't what was written
 def test_files(file_trail: Trail, files: Path, steps: list[Call | int]) -> None:
     for folder in (files, files.parent / "undone"):
         for path in folder.iterdir():
