@@ -6,6 +6,7 @@ A harness that speaks MCP uses ``planarian proxy`` instead.
 
 from __future__ import annotations
 
+import json
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager
@@ -129,6 +130,20 @@ class ServiceTools:
         finally:
             with self._guard:
                 connection.users -= 1
+
+
+def text_of(result: ToolResult) -> str:
+    """What a call's result says, for agents that read text alone: other content is described, as JSON without data."""
+    blocks = result.get("content") or []
+    if not blocks and "structuredContent" in result:
+        return json.dumps(result["structuredContent"], ensure_ascii=False)
+    return "\n".join(map(_text_of, blocks))
+
+
+def _text_of(block: Mapping[str, Any]) -> str:
+    if block.get("type") == "text":
+        return str(block["text"])
+    return json.dumps({key: value for key, value in block.items() if key != "data"}, ensure_ascii=False)
 
 
 def _nobody(home: str) -> SandboxRecord:
