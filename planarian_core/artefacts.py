@@ -7,9 +7,11 @@ one shares those of the fork. An artefact goes when the last statepoint that ref
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Collection
 from pathlib import Path
 
+from planarian_core.interfaces import SharesPages
 from planarian_core.model import Artefact, Domain, SandboxRecord, Statepoint
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.registry import Registry
@@ -35,20 +37,28 @@ class Artefacts:
     def _folder(self, owner: str) -> Path:
         return images_of(self._home, owner)
 
-    def drop(self, record: SandboxRecord, statepoint: Statepoint, leaving: Collection[str] = ()) -> None:
+    def drop(self, record: SandboxRecord, statepoint: Statepoint, leaving: Collection[str] = ()) -> Counter[str]:
         """Remove what only this statepoint needs, of a capture that was not finished too. Idempotent.
+
+        Returns the bytes of process images that this freed, by backend, of those backends whose images share some.
 
         Args:
             leaving: ids of statepoints that go as well, so that their need doesn't count.
         """
         without = {statepoint.id, *leaving}
+        freed: Counter[str] = Counter()
         for owner, backend in self._kept(statepoint, statepoint.files, record.filesystem).items():
             if not self._registry.sharers(Domain.FILES, owner) - without:
                 self._plugins.filesystem(backend).discard(owner)
         for owner, backend in self._kept(statepoint, statepoint.processes, record.process).items():
             if not self._registry.sharers(Domain.PROCESSES, owner) - without:
-                self._plugins.process(backend).discard(self._folder(owner))
-                shutil.rmtree(self._folder(owner).parent, ignore_errors=True)
+                images = self._folder(owner)
+                process = self._plugins.process(backend)
+                if isinstance(process, SharesPages):
+                    freed[backend] += process.freed(images)
+                process.discard(images)
+                shutil.rmtree(images.parent, ignore_errors=True)
+        return freed
 
     @staticmethod
     def _kept(statepoint: Statepoint, artefact: Artefact | None, backend: str) -> dict[str, str]:

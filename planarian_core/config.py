@@ -46,6 +46,9 @@ class Config:
     what must stay free on the disk, the smaller of 256M and 1% if empty. ``prune`` (``keep-last:50``) prunes a
     sandbox by itself after a snapshot, some at a time.
 
+    ``full_images``: of so many process images in a row at least one is full, where the kernel lets the others be
+    increments; 1: all of them.
+
     ``services`` are the tables ``[services.NAME]``: remote services that agents call through ``planarian proxy``. Each
     has a ``kind``; the rest means something to the plugin that offers the kind.
     """
@@ -64,6 +67,7 @@ class Config:
     max_bytes: str = ""
     min_free: str = ""
     prune: str = ""
+    full_images: int = 16
     services: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -78,6 +82,8 @@ class Config:
             raise ConfigurationError(f"prune {self.prune!r} is unknown", remedy="keep-last:N, such as keep-last:50")
         if not _STANDBY.fullmatch(self.standby):
             raise ConfigurationError(f"standby {self.standby!r} is unknown", remedy="one of: off, head, named, best:N")
+        if self.full_images < 1:
+            raise ConfigurationError(f"full_images {self.full_images} is too small", remedy="1 or more")
         for name, table in self.services.items():
             if not _SERVICE.fullmatch(name) or name == "check":  # planarian proxy check
                 raise ConfigurationError(f"service name {name!r} is unusable", remedy="letters, digits, - and _")

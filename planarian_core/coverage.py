@@ -18,7 +18,7 @@ def coverage(
     """The coverage of a capture; ``gaps`` are those that neither the files nor the processes know of."""
     words = [f"files by {files.backend}"] if files else []
     if instant.artefact:
-        words.append(f"{len(processes)} processes by {instant.artefact.backend}")
+        words += [f"{len(processes)} processes by {instant.artefact.backend}", *instant.notes]
     words += [f"position {p.position} of {p.service}" for p in remote]
     return Coverage(tuple(words), (*_file_gaps(files), *instant.gaps, *gaps))
 

@@ -8,6 +8,7 @@ stopped.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -15,7 +16,7 @@ from datetime import UTC, datetime
 from planarian_core import quota
 from planarian_core.errors import LineageError, PlanarianError, SandboxError
 from planarian_core.faults import reach
-from planarian_core.interfaces import Collects
+from planarian_core.interfaces import Collects, SharesPages
 from planarian_core.model import Artefact, Domain, Hold, SandboxRecord, Statepoint, Status, new_id, utc_now
 from planarian_core.prune_choice import Choice, PrunePolicy, added, choose
 from planarian_core.registry import Operation, Registry
@@ -186,8 +187,10 @@ class Reclaimer:
         marked = {s.id: s for o in operations for i in o.details["statepoints"] if (s := self._registry.find(i))}
         try:
             reach("prune.marked")
+            shared: Counter[str] = Counter()
             for statepoint in marked.values():
-                self._statepoints.drop_artefacts(self._registry.sandbox(statepoint.sandbox_id), statepoint)
+                record = self._registry.sandbox(statepoint.sandbox_id)
+                shared.update(self._statepoints.drop_artefacts(record, statepoint))
             reach("prune.dropped")
             collected, failure = self._collect(marked.values())
             reach("prune.collected")
@@ -201,15 +204,19 @@ class Reclaimer:
             ) from error
         account = _Account(self._registry, marked)
         freed = account.dropped(self._collecting)
-        for backend, size in collected.items():
-            account.collected(backend, account.share(backend) if resumed else size)
+        for domain, sizes in ((Domain.FILES, collected), (Domain.PROCESSES, shared)):
+            for backend, size in sizes.items():
+                account.collected(domain, backend, account.share(domain, backend) if resumed else size)
         self._registry.settle(list(account.records.values()), operations)
         if failure is not None:
             raise failure
-        return freed + sum(collected.values())
+        return freed + sum(collected.values()) + shared.total()
 
     def _collecting(self, artefact: Artefact) -> bool:
-        return artefact.domain is Domain.FILES and isinstance(self._plugins.filesystem(artefact.backend), Collects)
+        """Whether what it takes is told when it goes, and not by what it once added."""
+        if artefact.domain is Domain.FILES:
+            return isinstance(self._plugins.filesystem(artefact.backend), Collects)
+        return isinstance(self._plugins.process(artefact.backend), SharesPages)
 
     def _collect(self, marked: Iterable[Statepoint]) -> tuple[dict[str, int], PlanarianError | None]:
         """Bytes freed by backend; what went wrong doesn't undo the pruning, and the next one collects again."""
@@ -276,20 +283,22 @@ class _Account:
         known = {s.id: s for s in self._registry.statepoints()} | self.records
         return [s for s in known.values() if (a := getattr(s, domain.value)) is not None and a.owner == owner]
 
-    def share(self, backend: str) -> int:
-        """Bytes that the files of those that are being pruned had added in a backend that collects."""
-        return sum(s.files.stored for s in self._marked.values() if s.files and s.files.backend == backend)
+    def share(self, domain: Domain, backend: str) -> int:
+        """Bytes that those that are being pruned had added in a backend that tells what goes."""
+        parts = (getattr(s, domain.value) for s in self._marked.values())
+        return sum(part.stored for part in parts if part is not None and part.backend == backend)
 
-    def collected(self, backend: str, freed: int) -> None:
+    def collected(self, domain: Domain, backend: str, freed: int) -> None:
         """Take out ``freed`` bytes that were collected in a backend, of earlier pruned ones first the oldest's."""
         pruned = [s for s in self._registry.statepoints() if s.status is Status.PRUNED and s.id not in self._marked]
         for statepoint in (*pruned, *self._marked.values()):
             found = self.records.get(statepoint.id, statepoint)
-            if found.files is None or found.files.backend != backend or not found.files.stored:
+            part = getattr(found, domain.value)
+            if part is None or part.backend != backend or not part.stored:
                 continue
-            taken = min(freed, found.files.stored)
+            taken = min(freed, part.stored)
             freed -= taken
-            self.records[found.id] = replace(found, files=replace(found.files, stored=found.files.stored - taken))
+            self.records[found.id] = replace(found, **{domain.value: replace(part, stored=part.stored - taken)})
 
 
 def _bare(artefact: Artefact | None) -> Artefact | None:

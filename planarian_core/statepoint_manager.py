@@ -9,6 +9,7 @@ restore, registry commit, on a new sandbox. Each step that can't be repeated bli
 from __future__ import annotations
 
 import errno
+from collections import Counter
 from dataclasses import replace
 from pathlib import Path
 from typing import NoReturn
@@ -172,9 +173,11 @@ class StatepointManager:
             remedy="free disk space" if full else "see the cause above; planarian doctor",
         ) from error
 
-    def drop_artefacts(self, record: SandboxRecord, statepoint: Statepoint) -> None:
-        """Remove what a statepoint that can't be restored any more left on the disk, and nobody else needs."""
-        self.artefacts.drop(record, statepoint)
+    def drop_artefacts(self, record: SandboxRecord, statepoint: Statepoint) -> Counter[str]:
+        """Remove what a statepoint that can't be restored any more left on the disk, and nobody else needs; what that
+        freed, as :meth:`Artefacts.drop` says it.
+        """
+        return self.artefacts.drop(record, statepoint)
 
     def remove(self, record: SandboxRecord, operation: Operation) -> None:
         """Remove a sandbox for good, with its statepoints. Safe to repeat after a crash."""

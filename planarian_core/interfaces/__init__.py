@@ -29,6 +29,7 @@ from planarian_core.interfaces.processes import (
     ProvesStillness,
     RestartsCommands,
     RestoresTree,
+    SharesPages,
     TakesImages,
     Thaws,
 )
@@ -99,6 +100,7 @@ __all__ = [
     "SandboxCapabilities",
     "ServesBranches",
     "ServiceKind",
+    "SharesPages",
     "StagedFiles",
     "TakesImages",
     "TakesLayers",

@@ -28,7 +28,8 @@ class ProcessCapabilities:
     restarts: bool
     """Without memory: what ran is started again."""
     incremental: bool = False
-    """An image holds only what changed since its parent (paper, section 5.3)."""
+    """An image holds only what changed since the one before, also after a restore, where the kernel tells that (paper,
+    section 5.3)."""
 
 
 @dataclass
@@ -40,6 +41,8 @@ class Instant:
     gaps: tuple[Gap, ...] = ()
     frozen: float | None = None
     """Seconds for which it stood still; None where the whole context is that."""
+    notes: tuple[str, ...] = ()
+    """What else the coverage is to say of how it was captured."""
 
 
 class ProcessBackend(Protocol):
@@ -119,6 +122,14 @@ class TakesImages(Protocol):
 
     def accepts(self, artefact: Artefact) -> Availability:
         """Whether it can, as far as that is known before it is tried."""
+
+
+@runtime_checkable
+class SharesPages(Protocol):
+    """A process backend whose images share on the disk what did not change between them."""
+
+    def freed(self, images: Path) -> int:
+        """Bytes that giving an image up now would free: what no other one has."""
 
 
 @runtime_checkable

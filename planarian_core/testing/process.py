@@ -68,6 +68,7 @@ class Taken:
     layer: Path
     process_list: tuple[ProcessInfo, ...]
     gaps: tuple[Gap, ...]
+    notes: tuple[str, ...] = ()
 
 
 class Subject:
@@ -126,7 +127,7 @@ class Subject:
             subprocess.run(["cp", "-a", self.spec.layer, layer], check=True, timeout=60)
             if inside is not None:
                 inside()
-        return Taken(instant.artefact, images, layer, instant.process_list, instant.gaps)
+        return Taken(instant.artefact, images, layer, instant.process_list, instant.gaps, instant.notes)
 
     def rollback(self, taken: Taken, kill: Sequence[int] = ()) -> None:
         """Files and processes as they were in the instant."""

@@ -23,6 +23,7 @@ from planarian_core.testing.btrfs import why_no_loop_btrfs
 from planarian_core.testing.fakes import FakePlugin, FakeService
 from planarian_core.testing.postgresql import PrivateCluster, why_no_postgresql
 from planarian_core.testing.pypi_servers import why_no_pypi
+from planarian_core.testing.soft_dirty import why_no_soft_dirty
 from planarian_core.testing.zfs import why_no_zfs
 
 _NPM_PACKAGE = "@toolbox-sdk/server"
@@ -51,6 +52,8 @@ def _missing(feature: str) -> str:
         return "" if os.geteuid() == 0 and shutil.which("criu") else "criu isn't installed, or not root"
     if feature == "btrfs":
         return why_no_loop_btrfs()
+    if feature == "soft-dirty":
+        return why_no_soft_dirty()
     if feature == "zfs":
         return why_no_zfs()
     if feature == "postgresql":

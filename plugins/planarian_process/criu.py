@@ -1,4 +1,5 @@
-"""The ``criu`` process backend: a sandbox's processes with their memory, by full images (paper, section 5.3).
+"""The ``criu`` process backend: a sandbox's processes with their memory, by images that hold only what changed where
+the kernel tells that (paper, section 5.3; :mod:`planarian_process.criu_increments`).
 
 CRIU runs as a worker of its own per capture and restore. Its notification ``post-dump`` is the instant: the image is
 written, everything still stands still, and the caller captures files and remote positions there.
@@ -8,12 +9,11 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import hashlib
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,19 +28,22 @@ from planarian_core.interfaces import (
 )
 from planarian_core.model import Artefact, Domain, Network, SandboxSpec
 from planarian_process import criu_images, criu_memory
-from planarian_process.criu_engine import Dump, EngineFailure
+from planarian_process.criu_chain import Inherited
+from planarian_process.criu_engine import Dump, EngineFailure, open_directory
+from planarian_process.criu_epoch import Epoch
 from planarian_process.criu_freezer import refuse_frozen
+from planarian_process.criu_increments import FULL_EVERY, Increments, Plan, usable
 from planarian_process.criu_inventory import add_network
-from planarian_process.criu_log import diagnose, log_gaps
+from planarian_process.criu_log import diagnose, log_gaps, unfit_parent
 from planarian_process.criu_probe import Findings, Probe
 from planarian_process.criu_rpc import Surroundings
+from planarian_process.criu_shape import Shape
 from planarian_process.criu_tasks import (
     Task,
     await_dumper,
     gone,
     read_tasks,
     refuse_uncapturable,
-    several_networks,
     wake,
 )
 from planarian_process.criu_timers import revive_timers
@@ -59,14 +62,19 @@ class CriuBackend:
         home: the home of Planarian.
         binary: the name of CRIU, or its path.
         memory: bytes of memory that an image takes at most, from the instant until it is on the disk.
+        full_every: of so many images in a row at least one is full; 1: all of them.
     """
 
     name = "criu"
-    capabilities = ProcessCapabilities(memory=True, restarts=False, incremental=False)
+    capabilities = ProcessCapabilities(memory=True, restarts=False, incremental=True)
 
-    def __init__(self, home: Path, binary: str = "criu", memory: int = criu_memory.MOST) -> None:
+    def __init__(
+        self, home: Path, binary: str = "criu", memory: int = criu_memory.MOST, full_every: int = FULL_EVERY
+    ) -> None:
         self._memory = memory
         self._probe = Probe(home / "cache", binary)
+        self._increments = Increments(home / "cache" / "criu-increments", full_every)
+        self._all_full = full_every == 1
 
     def probe(self) -> Availability:
         """Whether CRIU can dump and restore here: a small server with a TCP socket is, once per kernel and binary."""
@@ -102,7 +110,7 @@ class CriuBackend:
         refuse_frozen(sandbox.live.cgroups)
         tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
-        shape = _Shape.of(sandbox, tasks)
+        shape = Shape.of(sandbox, tasks)
         instant = Instant()
         os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
@@ -110,15 +118,17 @@ class CriuBackend:
             with contextlib.ExitStack() as after:
                 started = time.perf_counter()
                 with contextlib.ExitStack() as standstill:
-                    dump, written = self._begin(after, standstill, init, images, tasks, shape)
+                    dump, written, plan, inherited = self._begin(after, standstill, init, images, tasks, shape)
                     pool = after.enter_context(ThreadPoolExecutor(max_workers=2))
-                    sealed = pool.submit(_finish, written, images, shape)
+                    sealed = pool.submit(_finish, written, images, shape, inherited)
                     looked = pool.submit(lambda: (read_tasks(init, sandbox.tasks()), halt(sandbox)))
                     yield instant
                     stopped, halted = looked.result()
                 instant.frozen = time.perf_counter() - started
                 proof = {DETAIL: baseline(sandbox, halted, _directory(written))}
             manifest = _sealed(sealed)
+            if plan.tracked:
+                self._increments.keep(init, usable(images, manifest.digest, plan.depth))
         except BaseException as failure:
             wake(tasks)
             criu_images.clear(images)
@@ -129,7 +139,8 @@ class CriuBackend:
         states = {task.host: task.state for task in tasks}
         instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
         instant.gaps = log_gaps(dump.log, stopped, not shape.private)
-        instant.artefact = _artefact(images, manifest, found, shape, proof)
+        instant.notes = (plan.note,) if plan.note else ()
+        instant.artefact = _artefact(images, manifest, found, shape, {**proof, "depth": plan.depth})
 
     def _begin(
         self,
@@ -138,22 +149,47 @@ class CriuBackend:
         init: int,
         images: Path,
         tasks: Sequence[Task],
-        shape: _Shape,
-    ) -> tuple[Dump, int]:
-        """Stop everything and write its image: into memory, or, where that proves too small, straight to the disk."""
+        shape: Shape,
+    ) -> tuple[Dump, int, Plan, Inherited]:
+        """Stop everything and write its image: into memory, or, where that proves too small, straight to the disk; as
+        an increment, or, where what that would be built on proves unfit, in full.
+        """
         engine = self._probe.engine()
         size = criu_memory.room(tasks, self._memory)
+        plan = self._plan(init)
         while True:
+            plan, inherited = plan.lay(images)
+            parent = after.enter_context(open_directory(images / criu_images.PARENT)) if inherited else -1
             written = after.enter_context(criu_memory.place(images, size))
-            dump = engine.dump(init, written, **shape.network, external=shape.to_dump())
+            dump = engine.dump(
+                init, written, **shape.network, external=shape.to_dump(), track=plan.tracked, parent=parent
+            )
             try:
-                return standstill.enter_context(dump), written
+                return standstill.enter_context(dump), written, plan, inherited
             except EngineFailure as failure:
-                if not size or "No space left on device" not in failure.log:
+                unfit = unfit_parent(failure) if inherited else ""
+                if unfit:
+                    plan = plan.full(f"CRIU finds that the image before doesn't fit: {unfit}")
+                elif size and "No space left on device" in failure.log:
+                    size = 0
+                else:
                     raise
                 wake(tasks)
                 criu_images.clear(images)
-                size = 0
+
+    def _plan(self, init: int) -> Plan:
+        if not self._tracks:
+            return Plan()
+        try:
+            return self._increments.plan(init)
+        except OSError as failure:
+            raise CaptureError(
+                f"it can't be noted that an image is being taken: {failure}", state=_RUNS_ON, remedy="free some space"
+            ) from failure
+
+    @property
+    def _tracks(self) -> bool:
+        return not self._all_full and self._probe.findings().mem_track
 
     def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:
         """Whether nothing has moved since the capture; see :mod:`planarian_process.stillness`."""
@@ -175,6 +211,10 @@ class CriuBackend:
     def discard(self, images: Path) -> None:
         """Remove the image's files, finished or not. Idempotent."""
         criu_images.clear(images)
+
+    def freed(self, images: Path) -> int:
+        """Bytes that giving an image up now would free: what no other one is built on, or has."""
+        return criu_images.exclusive(images)
 
     def restore(
         self,
@@ -199,25 +239,27 @@ class CriuBackend:
                 remedy="mount cgroup2 (mount -t cgroup2 none /sys/fs/cgroup/unified)",
             )
         digest = str(artefact.details.get("manifest", ""))
-        shape = _Shape.from_details(artefact.details)
+        shape = Shape.from_details(artefact.details)
         if shape.private != environment.private_network:
             raise RestoreError(
                 "the statepoint was taken with another kind of network than the sandbox has now",
                 remedy="restore it into a sandbox with the same network setting",
             )
         external = shape.to_restore(environment)
+        epoch = Epoch(self._tracks)
         try:
             with criu_images.Verification(images, digest) as verification:
-                return self._probe.engine().restore(
+                init = self._probe.engine().restore(
                     images,
                     environment.root,
-                    around=Surroundings(environment.enter, groups=environment.groups),
+                    around=Surroundings(environment.enter, groups=environment.groups, small_pages=self._tracks),
                     **shape.network,
                     external=external,
                     doomed=kill,
                     freezer=environment.freezer if frozen else "",
                     check=verification.begin,
                     checked=verification.finish,
+                    resuming=epoch.begin,
                 )
         except EngineFailure as failure:
             found = diagnose(failure)
@@ -227,60 +269,19 @@ class CriuBackend:
                 state="nothing of the statepoint's processes is running",
                 remedy=found.remedy,
             ) from failure
-
-
-@dataclass(frozen=True)
-class _Shape:
-    """What a dump and its restore must agree on. ``mounts`` are those that the sandbox backend brings, by their path
-    inside.
-    """
-
-    private: bool
-    keep: bool
-    mounts: tuple[str, ...]
-
-    @classmethod
-    def of(cls, sandbox: RunningSandbox, tasks: Sequence[Task]) -> _Shape:
-        private = sandbox.spec.network is not Network.HOST
-        mounts = ("/", *(str(path) for path in sandbox.live.details.get("mounts", ())))
-        return cls(private, private and several_networks(tasks), mounts)
-
-    @classmethod
-    def from_details(cls, details: Mapping[str, Any]) -> _Shape:
-        mounts = tuple(str(path) for path in details.get("mounts", ("/",)))
-        return cls(bool(details.get("private_network", True)), bool(details.get("keep_network", False)), mounts)
-
-    @property
-    def network(self) -> dict[str, bool]:
-        return {"private_network": self.private, "keep_network": self.keep}
-
-    def to_dump(self) -> list[str]:
-        return [f"mnt[{path}]:{_mount_name(path)}" for path in self.mounts]
-
-    def to_restore(self, environment: RestoreEnvironment) -> list[str]:
-        places = {**environment.mounts, "/": environment.root}
-        missing = [path for path in self.mounts if path not in places]
-        if missing:
-            raise RestoreError(
-                f"the sandbox has nothing mounted at {missing[0]}, as it had when the statepoint was taken",
-                remedy="restore it into a sandbox with the same workspace",
-            )
-        return [f"mnt[{_mount_name(path)}]:{places[path]}" for path in self.mounts]
-
-
-def _mount_name(path: str) -> str:
-    """What a mount that comes from outside is called in the image; free of the path's own characters."""
-    return "root" if path == "/" else f"mount-{hashlib.sha256(os.fsencode(path)).hexdigest()[:12]}"
+        if epoch.wanted:
+            self._increments.keep(init, epoch.origin(usable(images, digest, int(artefact.details.get("depth", 0)))))
+        return init
 
 
 def _artefact(
-    images: Path, manifest: criu_images.Manifest, found: Findings, shape: _Shape, proof: Mapping[str, Any]
+    images: Path, manifest: criu_images.Manifest, found: Findings, shape: Shape, proof: Mapping[str, Any]
 ) -> Artefact:
     return Artefact(
         Domain.PROCESSES,
         CriuBackend.name,
         images.name,
-        stored=manifest.size,
+        stored=manifest.added,
         logical=manifest.size,
         details={
             "files": len(manifest.files),
@@ -299,12 +300,12 @@ def _directory(descriptor: int) -> Path:
     return Path(f"/proc/self/fd/{descriptor}")
 
 
-def _finish(written: int, images: Path, shape: _Shape) -> criu_images.Manifest:
+def _finish(written: int, images: Path, shape: Shape, inherited: Inherited) -> criu_images.Manifest:
     place = _directory(written)
     revive_timers(place)
     if shape.private and not shape.keep:
         add_network(place)
-    return criu_images.seal(place, images)
+    return criu_images.seal(place, images, inherited)
 
 
 def _sealed(sealing: Future[criu_images.Manifest]) -> criu_images.Manifest:

@@ -72,14 +72,23 @@ class Engine:
 
     @contextlib.contextmanager
     def dump(
-        self, pid: int, images: int, *, private_network: bool, external: Sequence[str], keep_network: bool = False
+        self,
+        pid: int,
+        images: int,
+        *,
+        private_network: bool,
+        external: Sequence[str],
+        keep_network: bool = False,
+        track: bool = False,
+        parent: int = -1,
     ) -> Iterator[Dump]:
         """Capture the tree below ``pid``; inside the context everything in it stands still and the image is written.
 
         The tree runs on when the context ends, in any way. ``images``: a descriptor on the directory for the image.
         ``private_network``: it has its own network namespace; ``keep_network``: that one has more than ``lo`` in it,
         or there are several. With the first and without the second the image needs
-        :func:`planarian_process.criu_inventory.add_network`.
+        :func:`planarian_process.criu_inventory.add_network`. ``track``: what is written from now on is marked, so that
+        the next image can be an increment; ``parent``: a descriptor on the directory that this one is built on, if any.
 
         Raises:
             EngineFailure: CRIU could not do it.
@@ -98,6 +107,9 @@ class Engine:
             request.opts.leave_running = True
             request.opts.tcp_skip_in_flight = True
             request.opts.ghost_limit = GHOST_LIMIT
+            request.opts.track_mem = track
+            if parent >= 0:
+                request.opts.parent_img = f"/proc/{os.getpid()}/fd/{parent}"  # wherever its namespace has the folder
             response = _converse(worker, request, until="post-dump")
             if response.type != messages().NOTIFY:
                 raise EngineFailure("CRIU failed", worker)
@@ -130,19 +142,20 @@ class Engine:
         freezer: str = "",
         check: Callable[[], object] = lambda: None,
         checked: Callable[[], object] = lambda: None,
+        resuming: Callable[[int], object] = lambda init: None,
     ) -> int:
         """Bring a tree back; returns the host pid of its init. The inside pids ``doomed`` never run an instruction.
 
         With a ``freezer``, one of the control groups in ``around``, nothing runs until that is thawed. ``check`` is
-        called before CRIU is told of the images, ``checked`` when all is ready and nothing has run yet: what they raise
-        ends the restore.
+        called before CRIU is told of the images, ``checked`` when all is ready and nothing has run yet, and then
+        ``resuming`` with the host pid of its init: what they raise ends the restore.
 
         Raises:
             EngineFailure: CRIU could not do it; nothing of the tree is left.
         """
         around = replace(around, keep=(Path(root), *around.keep))
-        with self._worker(around) as worker, _directory(images) as descriptor:
-            tree = _Restored(worker, doomed, private_network, checked, freezer)
+        with self._worker(around) as worker, open_directory(images) as descriptor:
+            tree = _Restored(worker, doomed, private_network, checked, resuming, freezer)
             try:
                 check()
                 request = _request(worker, messages().RESTORE, descriptor, external)
@@ -185,12 +198,14 @@ class _Restored:
         doomed: Sequence[int],
         private_network: bool,
         checked: Callable[[], object],
+        resuming: Callable[[int], object],
         freezer: str,
     ) -> None:
         self._worker = worker
         self._doomed = frozenset(doomed)
         self._private_network = private_network
         self._checked = checked
+        self._resuming = resuming
         self._freezer = freezer
         self._init = 0
         self._init_handle = -1
@@ -210,6 +225,7 @@ class _Restored:
         elif event == "pre-resume":
             self._checked()
             self._stop_doomed()
+            self._resuming(self._init)
             if self._freezer:
                 freeze(self._freezer, self._worker)
         elif event == "post-resume":
@@ -263,7 +279,8 @@ def _converse(worker: Worker, request: Any, notified: Any = _agree, until: str =
 
 
 @contextlib.contextmanager
-def _directory(path: Path) -> Iterator[int]:
+def open_directory(path: Path) -> Iterator[int]:
+    """A descriptor on a directory, for as long as the context lasts."""
     descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         yield descriptor

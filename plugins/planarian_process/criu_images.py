@@ -5,23 +5,27 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import shutil
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
 
 from planarian_core.errors import RestoreError
 from planarian_process.criu_namespaces import write_out
 
 MANIFEST = "planarian-manifest.json"
+PARENT = "parent"
+"""The directory in an image's own that has what the image is built on (:mod:`planarian_process.criu_chain`)."""
 _PIECE = 1 << 18
-_NOT_STATE = frozenset({MANIFEST, "stats-dump", "stats-restore"})
+_NOT_STATE = frozenset({MANIFEST, PARENT, "stats-dump", "stats-restore"})
 _DAMAGED = "bring back its files alone (planarian rollback --files-only), or another statepoint (planarian log)"
 
 
 @dataclass(frozen=True)
 class Manifest:
-    """Sizes and hashes of the files of an image. ``digest`` is the hash of the manifest file itself."""
+    """Sizes and hashes of an image's files, by name from its directory; ``digest`` is that of the manifest itself."""
 
     files: dict[str, tuple[int, str]]
     digest: str
@@ -30,13 +34,19 @@ class Manifest:
     def size(self) -> int:
         return sum(size for size, _ in self.files.values())
 
+    @property
+    def added(self) -> int:
+        """Bytes that no image before has."""
+        return sum(size for name, (size, _) in self.files.items() if "/" not in name)
+
 
 def _names(images: Path) -> Iterator[str]:
     with os.scandir(images) as entries:
         yield from (entry.name for entry in entries if entry.name not in _NOT_STATE)
 
 
-def _hash(path: Path) -> tuple[int, str]:
+def digest_of(path: Path) -> tuple[int, str]:
+    """Size and hash of a file."""
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256")
         return file.tell(), digest.hexdigest()
@@ -53,9 +63,12 @@ def _move(source: Path, target: Path) -> tuple[int, str]:
     return size, digest.hexdigest()
 
 
-def seal(written: Path, images: Path) -> Manifest:
+def seal(written: Path, images: Path, inherited: Mapping[str, tuple[int, str]] = MappingProxyType({})) -> Manifest:
     """Bring the files of a finished image to ``images``, unless they were written there; hash them, write the manifest
     and make all of it durable.
+
+    Args:
+        inherited: what is in ``images`` already because the image is built on it.
 
     Raises:
         OSError: the disk is full, or lost data.
@@ -64,13 +77,14 @@ def seal(written: Path, images: Path) -> Manifest:
     names = sorted(_names(written), key=lambda name: os.lstat(written / name).st_size, reverse=True)
 
     def bring(name: str) -> tuple[int, str]:
-        return _hash(images / name) if there else _move(written / name, images / name)
+        return digest_of(images / name) if there else _move(written / name, images / name)
 
     with ThreadPoolExecutor(max_workers=2) as pool:
-        files = dict(zip(names, pool.map(bring, names), strict=True))
+        files = {**dict(zip(names, pool.map(bring, names), strict=True)), **inherited}
     content = json.dumps(files, separators=(",", ":")).encode()
     (images / MANIFEST).write_bytes(content)
-    for name in (*names, MANIFEST, "."):
+    linked = sorted({os.path.dirname(name) for name in inherited})
+    for name in (*names, *(name for name in inherited if name.endswith("/inventory.img")), *linked, MANIFEST, "."):
         _sync(images / name)
     return Manifest(files, hashlib.sha256(content).hexdigest())
 
@@ -96,6 +110,10 @@ def check(images: Path, digest: str) -> Manifest:
     if hashlib.sha256(content).hexdigest() != digest:
         raise RestoreError(f"the list of image files {images / MANIFEST} is damaged", remedy=_DAMAGED)
     files = {name: (int(size), str(value)) for name, (size, value) in json.loads(content).items()}
+    for name in files:
+        *above, last = name.split("/")
+        if set(above) - {PARENT} or last in ("", ".", ".."):
+            raise RestoreError(f"the list of image files {images / MANIFEST} is damaged", remedy=_DAMAGED)
     for name, (size, _) in files.items():
         try:
             found = os.lstat(images / name).st_size
@@ -140,7 +158,7 @@ class Verification:
     def _compare(self, name: str) -> None:
         path = self._images / name
         try:
-            reason = "" if _hash(path)[1] == self._files[name][1] else "its content has changed"
+            reason = "" if digest_of(path)[1] == self._files[name][1] else "its content has changed"
         except OSError as failure:
             reason = str(failure)
         if reason:
@@ -148,7 +166,14 @@ class Verification:
 
 
 def _is_pages(name: str) -> bool:
-    return name.startswith("pages-")
+    return os.path.basename(name).startswith("pages-")
+
+
+def exclusive(images: Path) -> int:
+    """Bytes of an image's files that have no name elsewhere, counted as :attr:`Manifest.added` counts them."""
+    own = [images / name for name in _names(images)] if images.is_dir() else []
+    found = (path.lstat() for path in (*own, *(images / PARENT).rglob("pa*.img")))
+    return sum(one.st_size for one in found if one.st_nlink == 1)
 
 
 def clear(images: Path) -> None:
@@ -158,4 +183,7 @@ def clear(images: Path) -> None:
     except FileNotFoundError:
         return
     for entry in entries:
-        os.unlink(entry.path)
+        if entry.is_dir(follow_symlinks=False):
+            shutil.rmtree(entry.path)
+        else:
+            os.unlink(entry.path)

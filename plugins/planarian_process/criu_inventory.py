@@ -1,4 +1,4 @@
-"""Says in an image that the processes have a network namespace of their own.
+"""Changes what an image says of itself: that the processes have a network namespace of their own; when it was taken.
 
 CRIU takes the namespaces that a tree does not share with itself into the image. A worker that is in the tree's network
 namespace therefore leaves that one out (:meth:`planarian_process.criu_engine.Engine.dump`). Where an image has a
@@ -13,7 +13,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-_NAME = "inventory.img"
+INVENTORY = "inventory.img"
 _HEAD = struct.Struct("<II")
 _MAGIC = 0x58313116
 _NOBODYS = 0x7FFFFFFF
@@ -32,6 +32,7 @@ def _entry_class() -> Any:
     identifiers = file.message_type.add(name="Identifiers")
     identifiers.field.add(name="network", number=6, type=13, label=1)  # optional uint32
     entry = file.message_type.add(name="Inventory")
+    entry.field.add(name="uptime", number=8, type=4, label=1)  # optional uint64
     entry.field.add(name="own", number=3, type=11, label=1, type_name=".planarian.criu.Identifiers")
     pool = descriptor_pool.DescriptorPool()
     pool.Add(file)
@@ -44,18 +45,36 @@ def add_network(images: Path) -> None:
     Raises:
         ValueError: it is none that we know: the image would be restored into the network of whoever restores it.
     """
-    path = images / _NAME
-    content = path.read_bytes()
+    entry = _read(images)
+    if not (entry.HasField("own") and entry.own.HasField("network")):
+        raise ValueError(f"{INVENTORY} names no network namespace")
+    entry.own.network = _NOBODYS
+    _write(images, entry)
+
+
+def set_uptime(images: Path, uptime: int) -> None:
+    """Say that the image was taken ``uptime`` microseconds after the boot: of processes that started earlier.
+
+    Raises:
+        ValueError: it has no inventory that we know.
+    """
+    entry = _read(images)
+    entry.uptime = uptime
+    _write(images, entry)
+
+
+def _read(images: Path) -> Any:
+    content = (images / INVENTORY).read_bytes()
     if len(content) < _HEAD.size:
-        raise ValueError(f"{_NAME} is cut short")
+        raise ValueError(f"{INVENTORY} is cut short")
     magic, length = _HEAD.unpack_from(content)
     if (magic, _HEAD.size + length) != (_MAGIC, len(content)):
-        raise ValueError(f"{_NAME} has an unknown form")
-    entry = _entry_class().FromString(content[_HEAD.size :])
-    if not (entry.HasField("own") and entry.own.HasField("network")):
-        raise ValueError(f"{_NAME} names no network namespace")
-    entry.own.network = _NOBODYS
+        raise ValueError(f"{INVENTORY} has an unknown form")
+    return _entry_class().FromString(content[_HEAD.size :])
+
+
+def _write(images: Path, entry: Any) -> None:
     changed = entry.SerializeToString()
-    draft = images / f"{_NAME}.new"
-    draft.write_bytes(_HEAD.pack(magic, len(changed)) + changed)
-    os.replace(draft, path)
+    draft = images / f"{INVENTORY}.new"
+    draft.write_bytes(_HEAD.pack(_MAGIC, len(changed)) + changed)
+    os.replace(draft, images / INVENTORY)

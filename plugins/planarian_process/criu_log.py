@@ -15,7 +15,14 @@ _LINE_LIMIT = 240
 _ERROR = re.compile(r"\bError \([^)]*\): ?(.*)")
 _ABOUT = re.compile(r"Dumping task \(pid: (\d+) ")
 _TRY_AGAIN = "try again; planarian doctor tries CRIU on its own"
-_NOISE = ("rlimit: Can't setup RLIMIT_NOFILE", "Dumping FAILED", "Restoring FAILED", "Unable to get $HOME")
+_NOISE = (
+    "rlimit: Can't setup RLIMIT_NOFILE",
+    "Dumping FAILED",
+    "Restoring FAILED",
+    "Unable to get $HOME",
+    "No parent image found, though",  # of a process that is new since
+)
+_UNFIT = re.compile(r"in parent pagemap|not found in parent|Pid-reuse detection failed|Invalid parent image")
 
 
 @dataclass(frozen=True)
@@ -118,6 +125,11 @@ def error_lines(log: str) -> tuple[str, ...]:
     """CRIU's own error lines, first first, bounded in number and length."""
     found = dict.fromkeys(match[1] for line in log.splitlines() if (match := _ERROR.search(line)))
     return tuple(_bounded(line) for line in found if not line.startswith(_NOISE))[:_LINES]
+
+
+def unfit_parent(failure: EngineFailure) -> str:
+    """CRIU's own words when a dump failed because what it was to be built on doesn't fit; else empty."""
+    return next((line for line in error_lines(failure.log) if _UNFIT.search(line)), "")
 
 
 def _bounded(line: str) -> str:

@@ -63,7 +63,11 @@ class Probe:
         found = self.findings()
         if not found.works:
             return Availability(False, found.reason, found.remedy)
-        limit = "" if found.mem_track else "; full images only: this kernel does not track memory changes"
+        limit = (
+            "; increments: this kernel tracks memory changes"
+            if found.mem_track
+            else "; full images only: this kernel does not track memory changes"
+        )
         return Availability(True, f"CRIU {found.version}{limit}")
 
     def engine(self) -> Engine:

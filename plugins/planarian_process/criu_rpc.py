@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from planarian_process.criu_huge_pages import without_huge_pages
 from planarian_process.criu_messages import messages
 from planarian_process.criu_namespaces import begin_in_thread, enter_network, mount, own_mounts
 
@@ -83,13 +84,14 @@ class StartCache:
 class Surroundings:
     """Where a worker works. ``enter`` mounts what it needs, in its mount namespace; ``keep``: paths that must stay
     visible to it; ``groups``: directories of control groups that it is put into; ``network_of``: the process in whose
-    network namespace it is, 0 for ours.
+    network namespace it is, 0 for ours. ``small_pages``: neither it nor what it makes is given transparent huge pages.
     """
 
     enter: Callable[[], None] = lambda: None
     keep: tuple[Path, ...] = ()
     groups: tuple[str, ...] = ()
     network_of: int = 0
+    small_pages: bool = False
 
     def holds(self, directory: str) -> bool:
         """Whether something that must stay visible lies in ``directory``, which then can't be covered."""
@@ -125,7 +127,7 @@ class Worker:
         def start() -> None:
             try:
                 own_mounts()
-                spawned.set_result(self._start(command, theirs.fileno(), hidden, around.network_of))
+                spawned.set_result(self._start(command, theirs.fileno(), hidden))
             except BaseException as failure:  # raised below
                 spawned.set_exception(failure)
             else:
@@ -149,20 +151,19 @@ class Worker:
             self.__exit__()
             raise
 
-    def _start(
-        self, command: Sequence[str], channel: int, hidden: bool, network_of: int
-    ) -> tuple[subprocess.Popen[bytes], int]:
+    def _start(self, command: Sequence[str], channel: int, hidden: bool) -> tuple[subprocess.Popen[bytes], int]:
         # What ends us must not end CRIU in the middle of a process; its children's masks come from the image.
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM, signal.SIGINT, signal.SIGHUP})
         # Where /run can't be covered the tmpfs only holds the log, and CRIU starts without its cache.
         target = Path("/tmp" if hidden else "/run")  # noqa: S108  # a mount of our own, seen by the worker alone
         mount("planarian-criu", str(target), "tmpfs", 0, "mode=0700,size=64m")
         self._cache.fill(target)
-        if network_of:
-            enter_network(network_of)
+        if self._around.network_of:
+            enter_network(self._around.network_of)
         scratch = os.open(target, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            return _spawn(command, channel, scratch), scratch
+            with without_huge_pages() if self._around.small_pages else contextlib.nullcontext():
+                return _spawn(command, channel, scratch), scratch
         except BaseException:
             os.close(scratch)
             raise

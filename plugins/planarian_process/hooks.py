@@ -10,9 +10,10 @@ from planarian_core.interfaces import ProcessBackend
 
 
 def _criu(home: Path) -> ProcessBackend:
+    from planarian_core.config import load
     from planarian_process.criu import CriuBackend
 
-    return CriuBackend(home)
+    return CriuBackend(home, full_every=load(home).full_images)
 
 
 def _respawn(home: Path) -> ProcessBackend:

@@ -1,0 +1,96 @@
+"""What an increment is built on, kept in its own directory: every image is whole by itself.
+
+CRIU looks for the pages that an image leaves out in ``parent``, which it takes for a link to the directory of another
+image. Here it is a real directory: of hard links to the pages of the one before, which has its own ``parent`` in turn.
+So nothing that is done to another statepoint's image orphans this one: giving one up frees what no other needs, a
+bundle takes all along, and the inventory in ``parent``, which Algorithm 1 changes, is this image's own copy.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from planarian_core.errors import RestoreError
+from planarian_process.criu_images import MANIFEST, PARENT, Manifest, check, digest_of
+from planarian_process.criu_inventory import INVENTORY, set_uptime
+
+Inherited = Mapping[str, tuple[int, str]]
+"""Size and hash of each file below an image's ``parent``, by its name from the image's directory."""
+
+# Memory of processes alone. What they share is always captured in full: it can be written through a descriptor, or by
+# a process that has ended, and no mark tells.
+_PAGEMAP = re.compile(r"pagemap-\d+\.img")
+_HEAD = struct.Struct("<III")
+_MAGIC = (0x54564319, 0x56084025)
+_PAGES_ID = 0x08
+
+
+class Broken(Exception):
+    """Nothing can be built on an image; the text says why."""
+
+
+def inherit(before: Path, digest: str, uptime: int, images: Path) -> Inherited:
+    """Make the ``parent`` of an image to be taken into ``images`` from the one in ``before``.
+
+    Args:
+        digest: of the manifest of ``before``.
+        uptime: what its inventory is to say here, in microseconds after the boot; 0: what it says.
+
+    Raises:
+        Broken: that image was deleted, changed or cut short, or there can be no more links to it; ``images`` is empty.
+    """
+    try:
+        return _inherit(before, check(before, digest), uptime, images / PARENT)
+    except (OSError, ValueError, RestoreError) as failure:
+        shutil.rmtree(images / PARENT, ignore_errors=True)
+        raise Broken(failure.message if isinstance(failure, RestoreError) else str(failure)) from failure
+
+
+def _inherit(before: Path, manifest: Manifest, uptime: int, parent: Path) -> Inherited:
+    sealed = os.lstat(before / MANIFEST).st_mtime_ns
+    inherited = {}
+    for name in _needed(before, manifest):
+        if os.lstat(before / name).st_mtime_ns > sealed:
+            raise ValueError(f"{before / name} was changed since")
+        place = parent / name
+        place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.link(before / name, place, follow_symlinks=False)
+        inherited[f"{PARENT}/{name}"] = manifest.files[name]
+    shutil.copyfile(before / INVENTORY, parent / INVENTORY)
+    if uptime:
+        set_uptime(parent, uptime)
+    inherited[f"{PARENT}/{INVENTORY}"] = digest_of(parent / INVENTORY)
+    return inherited
+
+
+def _needed(before: Path, manifest: Manifest) -> Iterator[str]:
+    """The files in which pages are to be found, and where: of the image, and of all that it is built on."""
+    for name in manifest.files:
+        if name.startswith(f"{PARENT}/"):
+            if not name.endswith(INVENTORY):
+                yield name
+        elif _PAGEMAP.fullmatch(name):
+            yield name
+            pages = f"pages-{_pages_id(before / name)}.img"
+            if pages in manifest.files:
+                yield pages
+
+
+def _pages_id(pagemap: Path) -> int:
+    """The number of the file that has the pages of a map."""
+    with pagemap.open("rb") as file:
+        content = file.read(_HEAD.size + 6)
+    if len(content) <= _HEAD.size or _HEAD.unpack_from(content)[:2] != _MAGIC or content[_HEAD.size] != _PAGES_ID:
+        raise ValueError(f"{pagemap} has an unknown form")
+    number = shift = 0
+    for byte in content[_HEAD.size + 1 :]:
+        number |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            return number
+    raise ValueError(f"{pagemap} has an unknown form")

@@ -1,0 +1,145 @@
+"""What the memory of a process tree was last equal to: the image that its next one can be an increment against.
+
+The kernel marks the pages that are written (soft-dirty); a dump takes the marked ones and clears the marks, and so does
+a restore (:mod:`planarian_process.criu_epoch`). So the next image may only be built on the very last one, of these very
+processes. Which that is, is noted per tree in a file of ``home/cache``, for whichever runtime takes the next image. The
+note says from before a dump touches any mark until its image is durable that there is none to build on.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import threading
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from planarian_process.criu_chain import Broken, Inherited, inherit
+
+FULL_EVERY = 16
+"""Of so many images in a row at least one is full, where nothing else is configured."""
+_CUT_SHORT = "the capture before was cut short"
+_UNKNOWN = "none was taken of these processes before"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """An image by its directory and the digest of its manifest. ``depth``: how many it is built on itself. ``uptime``:
+    microseconds after the boot from when on processes are not in it, 0 where its inventory says so rightly. ``broken``:
+    why nothing can be built on it.
+    """
+
+    images: str = ""
+    digest: str = ""
+    depth: int = 0
+    uptime: int = 0
+    broken: str = ""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How an image is to be taken. ``reason``: why in full. ``tracked``: the kernel's marks are of use, clear them."""
+
+    origin: Origin | None = None
+    reason: str = ""
+    tracked: bool = False
+
+    @property
+    def depth(self) -> int:
+        return self.origin.depth + 1 if self.origin else 0
+
+    @property
+    def note(self) -> str:
+        """For the statepoint's coverage; empty where images are always full."""
+        if not self.tracked:
+            return ""
+        return f"memory in full: {self.reason}" if self.reason else "memory as it differs from the image before"
+
+    def full(self, reason: str) -> Plan:
+        """The same without anything to build on."""
+        return Plan(reason=reason, tracked=self.tracked)
+
+    def lay(self, images: Path) -> tuple[Plan, Inherited]:
+        """Put what is built on into ``images``; where that fails, the plan is another one."""
+        if self.origin is None:
+            return self, {}
+        try:
+            return self, inherit(Path(self.origin.images), self.origin.digest, self.origin.uptime, images)
+        except Broken as broken:
+            return self.full(f"the image before can't be built on: {broken}"), {}
+
+
+class Increments:
+    """The notes of one home, in ``folder``; made for a kernel that tracks what is written."""
+
+    def __init__(self, folder: Path, full_every: int) -> None:
+        self._folder = folder
+        self._full_every = full_every
+
+    def plan(self, init: int) -> Plan:
+        """How to take an image of the tree below ``init``, now. From here on nothing can be built on what was noted.
+
+        Raises:
+            OSError: that could not be noted; nothing may be dumped then.
+        """
+        note = self._note(init)
+        try:
+            origin = Origin(**json.loads(note.read_text()))
+        except FileNotFoundError:
+            return Plan(reason=_UNKNOWN, tracked=True)
+        except (ValueError, TypeError):  # written by another version, or damaged
+            origin = Origin(broken=_UNKNOWN)
+        try:
+            self._write(note, Origin(broken=_CUT_SHORT))
+        except OSError:  # a full disk: what matters is that it isn't there any more
+            note.unlink(missing_ok=True)
+        if origin.broken:
+            return Plan(reason=origin.broken, tracked=True)
+        if origin.depth + 1 >= self._full_every:
+            return Plan(reason=f"every {self._full_every} images, at the latest", tracked=True)
+        return Plan(origin, tracked=True)
+
+    def keep(self, init: int, origin: Origin) -> None:
+        """Note what images of the tree below ``init`` can be built on now. What can't be noted costs a full image."""
+        with contextlib.suppress(OSError):
+            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            self._write(self._note(init), origin)
+            self._forget_ended()
+
+    def _note(self, init: int) -> Path:
+        return self._folder / f"{_boot()}-{init}-{start_ticks(init, init)}.json"
+
+    @staticmethod
+    def _write(note: Path, origin: Origin) -> None:
+        # No sync: a crash of the host ends the processes that it is about.
+        draft = note.with_suffix(f".{os.getpid()}-{threading.get_ident()}")
+        draft.write_text(json.dumps(asdict(origin)))
+        draft.replace(note)
+
+    def _forget_ended(self) -> None:
+        for note in self._folder.glob("*.json"):
+            boot, init, start = note.stem.rsplit("-", 2)
+            try:
+                lives = boot == _boot() and start_ticks(int(init), int(init)) == int(start)
+            except OSError:
+                lives = False
+            if not lives:
+                note.unlink(missing_ok=True)
+
+
+def start_ticks(process: int, thread: int) -> int:
+    """When a thread was started: clock ticks after the boot. OSError when it is gone."""
+    try:
+        return int(Path(f"/proc/{process}/task/{thread}/stat").read_text().rpartition(")")[2].split()[19])
+    except IndexError as failure:
+        raise ProcessLookupError(f"process {process} is gone") from failure
+
+
+def _boot() -> str:
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+
+
+def usable(images: Path, digest: str, depth: int) -> Origin:
+    """An image that was just taken or restored."""
+    return Origin(str(images.absolute()), digest, depth)

@@ -1,0 +1,31 @@
+"""A namespace sandbox with the criu backend, driven by hand as in ``tests/planarian_process``."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from planarian_core.model import Limits, SandboxSpec, new_id
+from planarian_core.testing.process import Subject
+from planarian_process.criu import CriuBackend
+from planarian_sandbox.namespace import NamespaceBackend
+
+
+@pytest.fixture
+def subject(tmp_path: Path, workspace: Path) -> Iterator[Subject]:
+    """A started sandbox, nothing but its init in it."""
+    home = tmp_path / "home"
+    layer = home / "sandboxes" / "one" / "layer"
+    layer.mkdir(parents=True)
+    spec = SandboxSpec(
+        new_id("sb"), str(workspace), str(layer), str(home), "namespace", limits=Limits(2 * 1024**3, 512)
+    )
+    host = NamespaceBackend(home)
+    spec = host.prepare(spec)
+    subject = Subject(CriuBackend(home), host, spec, tmp_path, host.start(spec))
+    yield subject
+    subject.stop()
+    shutil.rmtree(home / "sandboxes")

@@ -1,0 +1,133 @@
+"""Images of memory stay small across rollbacks and forks, and bring back what there was (paper, Algorithm 1)."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from planarian_core.testing.memory import Holder
+from planarian_core.testing.process import Subject, Taken
+from planarian_process.criu import CriuBackend
+
+pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
+
+SIZE = 200 << 20
+CYCLES = int(os.environ.get("PLANARIAN_CYCLES", "3"))
+SMALL = 8 << 20
+_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
+INCREMENT = "memory as it differs from the image before"
+
+
+@pytest.fixture(params=["never", "always"])
+def huge_pages(request: pytest.FixtureRequest) -> Iterator[None]:
+    before = _HUGE.read_text().partition("[")[2].partition("]")[0]
+    _HUGE.write_text(request.param)
+    yield
+    _HUGE.write_text(before)
+
+
+def stored(taken: Taken) -> int:
+    assert taken.artefact is not None
+    return taken.artefact.stored
+
+
+def is_small(taken: Taken, full: Taken) -> bool:
+    """The bar: at most a hundredth of the full image, on the disk and as it is accounted for."""
+    own = sum(file.stat().st_size for file in taken.images.iterdir() if file.is_file())
+    print(f"full {stored(full)}, increment {own}: {taken.notes}")
+    assert stored(taken) <= own
+    return own * 100 <= stored(full)
+
+
+@pytest.mark.usefixtures("huge_pages")
+def test_images_stay_small_after_rollbacks(subject: Subject) -> None:
+    Holder.begin(subject, SIZE)
+    full = subject.take()
+    assert stored(full) > SIZE
+    subject.rollback(full)
+    for _ in range(CYCLES):
+        holder = Holder.find(subject, SIZE)
+        holder.touch()
+        memory = holder.memory()
+        taken = subject.take()
+        assert is_small(taken, full)
+        holder.touch()
+        assert holder.memory() != memory
+        subject.rollback(taken)
+        assert Holder.find(subject, SIZE).memory() == memory
+
+
+@pytest.mark.usefixtures("huge_pages")
+def test_images_stay_small_after_forks(subject: Subject) -> None:
+    """Fork of fork of fork: each is stopped once there is the next."""
+    Holder.begin(subject, SIZE)
+    full = taken = subject.take()
+    for _ in range(CYCLES):
+        fork = subject.fork(taken)
+        subject.stop()
+        subject.spec, subject.live = fork.spec, fork.live
+        holder = Holder.find(subject, SIZE)
+        holder.touch()
+        memory = holder.memory()
+        taken = subject.take()
+        assert is_small(taken, full)
+        subject.rollback(taken)
+        assert Holder.find(subject, SIZE).memory() == memory
+        taken = subject.take()
+        assert is_small(taken, full)
+
+
+def test_forks_of_one_image_go_on_each_for_itself(subject: Subject) -> None:
+    holder = Holder.begin(subject, SMALL)
+    full = subject.take()
+    inventory = (full.images / "inventory.img").read_bytes()
+    forks = [subject.fork(full) for _ in range(2)]
+    try:
+        taken, memories = [], []
+        for turns, fork in enumerate([subject, *forks]):
+            holder = Holder.find(fork, SMALL)
+            for _ in range(turns + 1):
+                holder.touch()
+            memories.append(holder.memory())
+        assert len(set(memories)) == 3
+        taken = [one.take() for one in (subject, *forks)]
+        assert all(one.notes == (INCREMENT,) for one in taken)
+        for one, image, memory in zip((subject, *forks), taken, memories, strict=True):
+            one.rollback(image)
+            assert Holder.find(one, SMALL).memory() == memory
+        assert (full.images / "inventory.img").read_bytes() == inventory
+        subject.rollback(full)
+    finally:
+        for fork in forks:
+            fork.stop()
+
+
+def test_a_full_image_every_so_often(subject: Subject) -> None:
+    subject.backend = CriuBackend(Path(subject.spec.home), full_every=3)
+    holder = Holder.begin(subject, SMALL)
+    kinds, last = [], subject.take()
+    for _ in range(6):
+        kinds.append(last.notes == (INCREMENT,))
+        holder.touch()
+        last = subject.take()
+    assert kinds == [False, True, True, False, True, True]
+    memory = holder.memory()
+    subject.rollback(last)
+    assert Holder.find(subject, SMALL).memory() == memory
+
+
+def test_all_images_full_where_that_is_wanted(subject: Subject) -> None:
+    subject.backend = CriuBackend(Path(subject.spec.home), full_every=1)
+    Holder.begin(subject, SMALL)
+    for _ in range(2):
+        taken = subject.take()
+        assert stored(taken) > SMALL
+        assert not taken.notes
+        subject.rollback(taken)
+
+
+def test_doctor_says_that_there_are_increments(subject: Subject) -> None:
+    assert "increments: this kernel tracks memory changes" in subject.backend.probe().reason
