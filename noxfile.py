@@ -221,7 +221,7 @@ def langgraph(session: nox.Session) -> None:
 @nox.session
 def nanobot(session: nox.Session) -> None:
     """The nanobot adapter; nanobot needs another generation of MCP's SDK than `planarian mcp`."""
-    install_wheel(session, "nanobot", groups=["test"])
+    install_wheel(session, "branching", "nanobot", "sql", groups=["test"])
     run_pytest(session, str(ROOT / "tests" / "planarian_nanobot"))
 
 
@@ -238,6 +238,21 @@ def harnesses(session: nox.Session) -> None:
 @nox.session
 def guest(session: nox.Session) -> None:
     """In a virtual machine with Debian 13's kernel, ZFS, CRIU and Podman; `.nox/guest-machine` keeps what is built."""
+    run_in_guest(session, "--", *(session.posargs or IN_THE_GUEST))
+
+
+@nox.session
+def figures(session: nox.Session) -> None:
+    """The paper's Figures 12 to 14, measured in the guest and drawn. Options are the benchmark's: --most 64."""
+    measured = ["figures", "--folder", "/scratch", "--json", "/tmp/out/figures.json", *session.posargs]  # noqa: S108
+    session.install("--quiet", "-e", ".", *group("figures"))
+    run_in_guest(session, "--limit", "7200", "--benchmark", "--", *measured)
+    found = ROOT / ".nox" / "guest-machine" / "results" / "figures.json"
+    session.run("python", "-m", "benchmarks", "draw", str(found), "--to", str(found.with_name("primitives")))
+
+
+def run_in_guest(session: nox.Session, *arguments: str) -> None:
+    """Build the guest as far as need be, and boot it with the wheel; ``arguments`` are those of ``machine``."""
     cache = ROOT / ".nox" / "guest-machine"  # `.nox/guest` is the session's own
     machine = ["python", "-m", "machine"]
     path = {"PYTHONPATH": str(ROOT / "tests" / "guest")}
@@ -253,7 +268,7 @@ def guest(session: nox.Session) -> None:
     needed = [f"{wheel(session)}[mcp,sql]", *group("test")]
     session.run("python", "-m", "pip", "install", "--quiet", "--no-compile", f"--target={site}", *foreign, *needed)
     where = ["--cache", str(cache), "--site", str(site), "--checkout", str(ROOT)]
-    session.run(*machine, *where, "--", *(session.posargs or IN_THE_GUEST), env=path)
+    session.run(*machine, *where, *arguments, env=path)
 
 
 @nox.session(python="3.11")

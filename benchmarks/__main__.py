@@ -1,4 +1,4 @@
-"""``python -m benchmarks NAME [--quick] [--json FILE] [--folder DIRECTORY]``, and ``… document FILE…``."""
+"""``python -m benchmarks NAME [--quick] [--json FILE] [--folder DIRECTORY]``, ``… document FILE…``, ``… draw FILE``."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 
 from rich.console import Console
 
-from benchmarks import document, host, primitives, report, turns, turns_report
+from benchmarks import document, figures, figures_report, host, primitives, report, turns, turns_report
 from benchmarks.combinations import available
 from benchmarks.pool import pool
 from planarian_core.errors import BackendUnavailable
@@ -29,9 +29,15 @@ def main() -> None:
             document.updated(options.to.read_text(), found) if options.keep else document.markdown(found)
         )
         return
+    if options.command == "draw":
+        from benchmarks.figures_plot import draw  # matplotlib is extra
+
+        for file in draw(json.loads(options.file.read_text()), options.to):
+            CONSOLE.print(str(file))
+        return
     with tempfile.TemporaryDirectory(prefix="planarian-bench-", dir=options.folder) as folder:
         try:
-            data = _MEASURED[options.command](Path(folder), options.quick)
+            data = _MEASURED[options.command](Path(folder), options)
         except BackendUnavailable as error:
             CONSOLE.print(f"{error.message}. Next: {error.remedy}", style="red", markup=False)
             sys.exit(4)
@@ -45,12 +51,21 @@ def _parser() -> argparse.ArgumentParser:
     for name, words in (
         ("primitives", "snapshot, rollback, fork and dispatch, for each backend here"),
         ("turns", "an agent's hundred tool calls with a statepoint after each"),
+        (
+            "figures",
+            "snapshot, rollback and fork by size, against Podman's checkpoints; needs ZFS, podman, CRIU, soft-dirty",
+        ),
         ("proxy", "SQL through the state proxy against the bare MCP server; needs PostgreSQL, npm, planarian[mcp,sql]"),
     ):
         command = commands.add_parser(name, help=words)
         command.add_argument("--quick", action="store_true", help="small data and few rounds, to see that it works")
         command.add_argument("--json", type=Path, metavar="FILE", help="write the figures here too")
         command.add_argument("--folder", type=Path, help="where to work; a few GB (default: the temporary directory)")
+        if name == "figures":
+            command.add_argument("--most", type=int, default=1024, metavar="MIB", help="leave larger sizes out")
+    drawing = commands.add_parser("draw", help="the diagrams of what `figures --json` has written; needs matplotlib")
+    drawing.add_argument("file", type=Path, metavar="FILE")
+    drawing.add_argument("--to", type=Path, default=Path("docs/figures/primitives"), metavar="PATH", help="no ending")
     writing = commands.add_parser("document", help="docs/benchmarks.md from what --json has written")
     writing.add_argument("files", type=Path, nargs="+", metavar="FILE")
     writing.add_argument("--to", type=Path, default=Path("docs/benchmarks.md"), metavar="FILE")
@@ -62,16 +77,16 @@ def _say(text: str) -> None:
     CONSOLE.print(f"… {text}", style="dim")
 
 
-def _primitives(folder: Path, quick: bool) -> dict[str, Any]:
-    sizes = primitives.QUICK if quick else primitives.FULL
+def _primitives(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    sizes = primitives.QUICK if options.quick else primitives.FULL
     about = host.describe(folder)
     measurements = primitives.measure(folder, sizes, _say)
     report.show(CONSOLE, about, sizes, measurements)
     return report.to_dict(about, sizes, measurements)
 
 
-def _turns(folder: Path, quick: bool) -> dict[str, Any]:
-    scope = turns.QUICK if quick else turns.FULL
+def _turns(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    scope = turns.QUICK if options.quick else turns.FULL
     about = host.describe(folder)
     home = folder / "home"
     with pool(home, "4G", _say), Planarian.open(home) as planarian:
@@ -82,22 +97,32 @@ def _turns(folder: Path, quick: bool) -> dict[str, Any]:
     return data
 
 
-def _proxy(folder: Path, quick: bool) -> dict[str, Any]:
+def _figures(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
+    scope = figures.QUICK if options.quick else figures.WHOLE.up_to(options.most)
+    about = host.describe(folder)
+    samples, runtime = figures.measure(folder, scope, _say)
+    data = figures_report.to_dict(about | figures_report.surroundings(runtime), scope, samples)
+    figures_report.show(CONSOLE, data)
+    return data
+
+
+def _proxy(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     from planarian_mcp.demo_shop import require
 
     require()
     from benchmarks import proxy, proxy_report  # what they need is extra
 
-    scope = proxy.QUICK if quick else proxy.FULL
+    scope = proxy.QUICK if options.quick else proxy.FULL
     about = host.describe(folder) | proxy.versions()
     data = proxy_report.to_dict(about, scope, proxy.measure(folder, scope, _say))
     proxy_report.show(CONSOLE, data)
     return data
 
 
-_MEASURED: dict[str, Callable[[Path, bool], dict[str, Any]]] = {
+_MEASURED: dict[str, Callable[[Path, argparse.Namespace], dict[str, Any]]] = {
     "primitives": _primitives,
     "turns": _turns,
+    "figures": _figures,
     "proxy": _proxy,
 }
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from benchmarks import proxy_report, turns_report
+from benchmarks import figures_report, proxy_report, turns_report
 from benchmarks.report import words
 
 Data = Mapping[str, Any]
@@ -21,9 +21,27 @@ The reference is in the last column: a *full snapshot* is all memory of all proc
 captures memory) and a tar of all files, as a container engine's checkpoint with export makes it; a *full restore* is
 the way back. The ratio is the median over the rounds of the reference's time by ours.
 """
+_FIGURES = """
+The paper's microbenchmarks (section 7.5), in the emulated guest of `docs/guest.md`: seconds mean nothing there, so
+times are only given by each other. A process with random memory of that size writes to 100 pages, or, beside a process
+of a few MiB, 1 % of files of 1 MiB is rewritten, before each snapshot and rollback. Two snapshots are taken one after
+the other; the second is measured, a rollback to it, the snapshot after that, a fork of it, and that fork's first
+snapshot.
+
+- *Planarian*: `namespace`, `zfs` on a pool file, `criu`; rollbacks without the safety statepoint.
+- *criu-inc*: CRIU's own increments through Podman: the OCI runtime's `checkpoint --parent-path` of the snapshot before,
+  and `podman container restore`; a fork is a second container, brought to where it can be restored. It holds no files.
+- *full*: `podman container checkpoint --export --compress=none` and `podman container restore --import`, on ext4.
+
+What all three write is on the disk when a snapshot counts as taken. Removing what was isn't counted.
+
+![Times and sizes by how much memory or how many files a sandbox has](figures/primitives.png)
+
+([the same as SVG](figures/primitives.svg): points are medians over the rounds, bars the least and the most.)
+"""
 _MACHINE = (
     "kernel", "cpus", "memory", "files on", "criu", "python", "user", "planarian", "postgresql", "toolbox",
-    "scheduling", "load before",
+    "scheduling", "load before", "zfs", "podman", "crun", "runc", "transparent huge pages",
 )  # fmt: skip
 
 
@@ -47,8 +65,12 @@ def updated(text: str, found: Sequence[Data]) -> str:
 
 def _command(data: Data, quick: bool) -> str:
     name = data["benchmark"]
+    return _machine(data, f"python -m benchmarks {name}{' --quick' * quick} --json {name}.json")
+
+
+def _machine(data: Data, command: str) -> str:
     host = ", ".join(f"{key}: {data['host'][key]}" for key in _MACHINE if key in data["host"])
-    return f"```bash\npython -m benchmarks {name}{' --quick' * quick} --json {name}.json\n```\n\nMachine: {host}.\n"
+    return f"```bash\n{command}\n```\n\nMachine: {host}.\n"
 
 
 def _primitives(data: Data) -> list[str]:
@@ -102,4 +124,16 @@ def _proxy(data: Data) -> list[str]:
     return lines
 
 
-_PARTS: dict[str, Callable[[Data], list[str]]] = {"primitives": _primitives, "turns": _turns, "proxy": _proxy}
+def _figures(data: Data) -> list[str]:
+    lines = ["## Figures 12 to 14\n", _machine(data, "nox -s figures"), _FIGURES.lstrip()]
+    for kind in ("memory", "files"):
+        lines += [f"### {kind.capitalize()}\n", _table(figures_report.COLUMNS, figures_report.rows(data, kind))]
+    return [*lines, figures_report.remarks(data) + "\n"]
+
+
+_PARTS: dict[str, Callable[[Data], list[str]]] = {
+    "primitives": _primitives,
+    "turns": _turns,
+    "figures": _figures,
+    "proxy": _proxy,
+}

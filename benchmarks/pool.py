@@ -1,4 +1,4 @@
-"""A pool for the btrfs backend, made and destroyed as a user does it."""
+"""A pool for the btrfs or the zfs backend, made and destroyed as a user does it."""
 
 from __future__ import annotations
 
@@ -11,19 +11,21 @@ from pathlib import Path
 
 _CLI = "from planarian_core.cli.main import main; main()"
 _SECONDS = 300
+_GROUPS = {"btrfs": "pool", "zfs": "zfs"}
 
 
 @contextmanager
-def pool(home: Path, size: str, say: Callable[[str], None]) -> Iterator[None]:
+def pool(home: Path, size: str, say: Callable[[str], None], kind: str = "btrfs") -> Iterator[None]:
     """A pool file in a home; without one, and with the reason said, where this host doesn't let us."""
-    made = _planarian(home, "pool", "create", "--size", size)
+    group = _GROUPS[kind]
+    made = _planarian(home, group, "create", "--size", size)
     if made.returncode != 0:
-        say(f"no btrfs: {made.stderr.strip()}")
+        say(f"no {kind}: {made.stderr.strip()}")
     try:
         yield
     finally:
         if made.returncode == 0:
-            ended = _planarian(home, "pool", "destroy", "--force")
+            ended = _planarian(home, group, "destroy", "--force")
             if ended.returncode != 0:
                 say(f"the pool stays mounted: {ended.stderr.strip()}")
 

@@ -78,7 +78,7 @@ def in_turn(variants: Mapping[str, Variant], rounds: int) -> dict[str, Spread]:
     """Run each variant once a round, in an order that turns with the rounds; the first round only warms up."""
     samples: dict[str, list[float]] = {name: [] for name in variants}
     for number in range(rounds + 1):
-        for name in _rotated(list(variants), number):
+        for name in rotated(list(variants), number):
             stopwatch = Stopwatch()
             variants[name](stopwatch)
             if number:
@@ -86,6 +86,7 @@ def in_turn(variants: Mapping[str, Variant], rounds: int) -> dict[str, Spread]:
     return {name: Spread(tuple(values)) for name, values in samples.items()}
 
 
-def _rotated(names: Sequence[str], by: int) -> Sequence[str]:
+def rotated(names: Sequence[str], by: int) -> Sequence[str]:
+    """The same names, beginning so many further on."""
     middle = by % len(names)
     return [*names[middle:], *names[:middle]]

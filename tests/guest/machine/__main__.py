@@ -13,9 +13,12 @@ from pathlib import Path
 from .booting import boot
 from .building import Cache, Guest
 from .commands import GuestError, say
+from .measuring import add_benchmarks
 from .packages import EXPECTED, choose, remember, remembered
 from .payload import fill
 
+_USUAL, _LARGE = 4096, 8192
+"""MB of memory, for tests and for the benchmarks."""
 UNAVAILABLE = 69
 """Exit code where the guest can't be had; pytest's own codes are passed on otherwise."""
 
@@ -28,6 +31,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser.add_argument("--checkout", type=Path, help="where the tests are")
     parser.add_argument("--results", type=Path, help="gets junit.xml and console.txt; below the cache unless given")
     parser.add_argument("--limit", type=float, default=1200, help="seconds that the guest may run")
+    parser.add_argument(
+        "--benchmark", action="store_true", help="run `python -m benchmarks` with these arguments, and a large /scratch"
+    )
     parser.add_argument("--build-only", action="store_true", help="boot nothing")
     parser.add_argument("tests", nargs="*", help="paths below the checkout, and pytest's options")
     chosen = parser.parse_args(arguments)
@@ -61,8 +67,11 @@ def _work(chosen: argparse.Namespace, tests: Sequence[str]) -> int:
     payload = Path(tempfile.mkdtemp(prefix="payload-", dir=cache.folder))
     try:
         fill(payload, chosen.site, chosen.checkout, guest.disk / "versions.json", tests)
+        add_benchmarks(payload, chosen.checkout, instead=chosen.benchmark)
         say("boot")
-        return boot(guest.tools, guest.disk, payload, results, limit=chosen.limit)
+        memory = _LARGE if chosen.benchmark else _USUAL
+        machine = (guest.tools, guest.disk, payload, results)
+        return boot(*machine, limit=chosen.limit, memory=memory, scratch=chosen.benchmark)
     finally:
         shutil.rmtree(payload, ignore_errors=True)
 

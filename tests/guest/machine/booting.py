@@ -15,6 +15,7 @@ from .commands import GuestError, run, say
 from .root import make_disk
 
 _RESULTS = "256M"
+_SCRATCH = "24G"
 _END = 3000
 _QEMU = (
     *("/usr/bin/qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"),
@@ -25,14 +26,18 @@ _QEMU = (
     *("-drive", "file=payload.ext4,if=virtio,format=raw,readonly=on"),
     *("-drive", "file=results,if=virtio,format=raw,cache=unsafe"),
 )
+_WITH_SCRATCH = ("-drive", "file=scratch.ext4,if=virtio,format=raw,cache=unsafe,discard=unmap")
 
 
-def boot(tools: Path, disk: Path, payload: Path, results: Path, *, limit: float, memory: int = 4096) -> int:
+def boot(
+    tools: Path, disk: Path, payload: Path, results: Path, *, limit: float, memory: int = 4096, scratch: bool = False
+) -> int:
     """Run ``payload/run`` in the guest and return its exit code; what it left in ``/tmp/out`` is in ``results`` then.
 
     Args:
         limit: seconds after which the machine is switched off.
         memory: MB.
+        scratch: whether it has a fourth disk, large and empty, which takes space of the host's as it is filled.
 
     Raises:
         GuestError: it didn't boot, or took too long; the end of its console is in the message.
@@ -43,7 +48,11 @@ def boot(tools: Path, disk: Path, payload: Path, results: Path, *, limit: float,
             os.link(disk / name, folder / name)
         _make_payload(tools, payload, folder / "payload.ext4")
         run(["truncate", "-s", _RESULTS, str(folder / "results")])
-        console = _emulate(tools, folder, limit, memory)
+        if scratch:
+            (folder / "empty").mkdir()
+            run(["truncate", "-s", _SCRATCH, str(folder / "scratch.ext4")])
+            make_disk(tools, folder / "scratch.ext4", folder / "empty")
+        console = _emulate(tools, folder, limit, [*(_WITH_SCRATCH if scratch else ()), "-m", str(memory)])
         shutil.rmtree(results, ignore_errors=True)
         results.mkdir(parents=True)
         (results / "console.txt").write_text(console)
@@ -58,13 +67,13 @@ def _make_payload(tools: Path, payload: Path, disk: Path) -> None:
     make_disk(tools, disk, payload)
 
 
-def _emulate(tools: Path, folder: Path, limit: float, memory: int) -> str:
+def _emulate(tools: Path, folder: Path, limit: float, more: list[str]) -> str:
     """Run QEMU in its chroot to the end; its console is shown as it comes, and returned."""
     inside = f"/{folder.relative_to(tools)}"
     processors = str(min(os.cpu_count() or 1, 4))
     enter = ["chroot", str(tools), "/usr/bin/env", f"--chdir={inside}", f"TMPDIR={inside}"]
     machine = subprocess.Popen(
-        [*enter, *_QEMU, "-smp", processors, "-m", str(memory)],
+        [*enter, *_QEMU, "-smp", processors, *more],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
