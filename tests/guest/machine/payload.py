@@ -13,7 +13,7 @@ import sys
 from planarian_core.cli.main import main
 sys.exit(main())
 """
-REQUIRED = "linux,root,namespaces,criu,zfs,podman,crun,runc"
+REQUIRED = "linux,root,namespaces,criu,soft-dirty,zfs,podman,crun,runc"
 """Features whose absence fails a test in the guest."""
 
 
