@@ -22,7 +22,7 @@ from planarian_core import Planarian
 from planarian_core.testing.sandbox import running, until
 from planarian_core.testing.scripted_model import Call, Model, Seen, serving
 from planarian_core.testing.workloads import remove_all
-from planarian_nanobot import Environments, StatepointHook, sandbox_tools
+from planarian_nanobot import Environments, StatepointHook, remote_tools, sandbox_tools
 
 T = TypeVar("T")
 Step = tuple[str, dict[str, Any]] | str | Callable[[Seen], tuple[str, dict[str, Any]]]
@@ -68,11 +68,14 @@ class Bots:
         return said, model
 
     @contextmanager
-    def looping(self, steps: Sequence[Step], environments: Environments) -> Iterator[tuple[AgentLoop, Model]]:
-        """nanobot's loop with our tools and hook, registered by hand."""
+    def looping(
+        self, steps: Sequence[Step], environments: Environments, *services: str
+    ) -> Iterator[tuple[AgentLoop, Model]]:
+        """nanobot's loop with our tools and hook, registered by hand, and those of remote services."""
         with serving(script(steps)) as model:
             registry = ToolRegistry()
-            for tool in sandbox_tools(environments):
+            remote = [tool for service in services for tool in remote_tools(environments, service)]
+            for tool in [*sandbox_tools(environments), *remote]:
                 registry.register(tool)
             config = load_config(self.configure(model, entry_points=False))
             hooks = [StatepointHook(environments)]
