@@ -48,7 +48,7 @@ class Scope:
         return Scope(memory, files, self.rounds, self.pool)
 
 
-WHOLE = Scope((16, 64, 256, 512), (16, 64, 256, 1024), rounds=3, pool="6G")
+WHOLE = Scope((16, 64, 200, 512), (16, 64, 256, 1024), rounds=3, pool="6G")
 QUICK = Scope((16,), (16,), rounds=1, pool="1G")
 
 
