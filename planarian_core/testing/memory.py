@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -14,10 +13,17 @@ PAGE = 4096
 TOUCHED = 100
 """Pages that are written at a signal, all over the memory."""
 
+ADDRESS = 0x2000_0000_0000
+"""Where it lies, far from everything else."""
+
 HOLDER = f"""
-import mmap, signal, sys
+import ctypes, mmap, signal, sys
 pages, turn = int(sys.argv[1]), 0
-memory = mmap.mmap(-1, pages * {PAGE}, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+libc = ctypes.CDLL(None)
+libc.mmap.restype = ctypes.c_void_p
+fixed = 0x100000 | mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS
+place = libc.mmap(ctypes.c_void_p({ADDRESS}), ctypes.c_size_t(pages * {PAGE}), 3, fixed, -1, ctypes.c_size_t(0))
+memory = memoryview((ctypes.c_char * (pages * {PAGE})).from_address(place)).cast("B")
 for page in range(1, pages):
     memory[page * {PAGE}:page * {PAGE} + 8] = page.to_bytes(8, "little")
 def touch(*unused):
@@ -36,20 +42,24 @@ while True:
 
 @dataclass(frozen=True)
 class Holder:
-    """:data:`HOLDER` as the host sees it: ``pid`` is the host's."""
+    """:data:`HOLDER` as the host sees it: ``pid`` is the host's, ``size`` what it holds, in bytes."""
 
     pid: int
-    start: int
-    end: int
+    size: int
 
     @classmethod
     def begin(cls, subject: Subject, size: int) -> Holder:
-        """Start it in a sandbox with ``size`` bytes."""
+        """Start it in a sandbox."""
         subject.spawn(python(), "-c", HOLDER, str(size // PAGE))
+        return cls.wait(subject, size)
+
+    @classmethod
+    def wait(cls, subject: Subject, size: int) -> Holder:
+        """The one that is being started, once it is ready."""
         found: list[Holder] = []
 
         def look() -> bool:
-            found[:] = cls.all(subject, size)
+            found[:] = cls._all(subject, size)
             return bool(found) and found[0].turn == 1
 
         assert eventually(look, 120)
@@ -58,19 +68,18 @@ class Holder:
     @classmethod
     def find(cls, subject: Subject, size: int) -> Holder:
         """The one in a sandbox that was restored."""
-        (found,) = cls.all(subject, size)
+        (found,) = cls._all(subject, size)
         return found
 
     @classmethod
-    def all(cls, subject: Subject, size: int) -> list[Holder]:
-        return [
-            cls(pid, *place) for pid in subject.running.tasks() for place in anonymous(pid) if _length(place) >= size
-        ]
+    def _all(cls, subject: Subject, size: int) -> list[Holder]:
+        wanted = f"{ADDRESS:x}-{ADDRESS + size:x} rw-p "
+        return [cls(pid, size) for pid in subject.running.tasks() if wanted in Path(f"/proc/{pid}/maps").read_text()]
 
     @property
     def turn(self) -> int:
-        """How often it was told to write."""
-        return int.from_bytes(read(self.pid, self.start, 8), "little")
+        """How often it has written."""
+        return int.from_bytes(read(self.pid, ADDRESS, 8), "little")
 
     def touch(self) -> None:
         """Let it write, and wait until it has."""
@@ -80,26 +89,14 @@ class Holder:
 
     def memory(self) -> bytes:
         """All of it."""
-        return read(self.pid, self.start, self.end - self.start)
-
-
-def anonymous(pid: int) -> Iterator[tuple[int, int]]:
-    """Beginning and end of the writable memory of a process that is of no file and has no name."""
-    for line in Path(f"/proc/{pid}/maps").read_text().splitlines():
-        place, rights, *rest = line.split()
-        if rights == "rw-p" and len(rest) == 3:
-            start, end = place.split("-")
-            yield int(start, 16), int(end, 16)
+        return read(self.pid, ADDRESS, self.size)
 
 
 def read(pid: int, start: int, size: int) -> bytes:
+    """Memory of a process, as it is now."""
     with open(f"/proc/{pid}/mem", "rb", buffering=0) as memory:
         memory.seek(start)
         found = b""
         while len(found) < size:
-            found += memory.read(min(size - len(found), 1 << 26))
+            found += memory.read(min(size - len(found), 1 << 28))
         return found
-
-
-def _length(place: tuple[int, int]) -> int:
-    return place[1] - place[0]

@@ -344,6 +344,26 @@ class ProcessConformance:
             fork.stop()
         assert goes_on(subject)
 
+    def test_an_image_after_a_restore_takes_only_what_changed(self, subject: Subject) -> None:
+        from planarian_core.testing.memory import Holder  # it is made of what is here
+
+        if not subject.backend.capabilities.incremental:
+            pytest.skip(f"{subject.backend.name} takes full images alone")
+        size = 32 << 20
+        Holder.begin(subject, size)
+        full = subject.take()
+        assert full.artefact is not None
+        assert full.artefact.stored > size
+        subject.rollback(full)
+        Holder.find(subject, size).touch()
+        memory, taken = Holder.find(subject, size).memory(), subject.take()
+        assert taken.artefact is not None
+        assert taken.artefact.stored < full.artefact.stored // 4
+        subject.backend.discard(full.images)
+        subject.rollback(taken)
+        assert Holder.find(subject, size).memory() == memory
+        assert goes_on(subject)
+
     # --- a tree that comes back frozen --------------------------------------------------------------------------
 
     @pytest.fixture

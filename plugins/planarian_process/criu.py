@@ -8,14 +8,12 @@ written, everything still stands still, and the caller captures files and remote
 from __future__ import annotations
 
 import contextlib
-import errno
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from planarian_core.errors import BackendUnavailable, CaptureError, RestoreError
 from planarian_core.interfaces import (
@@ -26,16 +24,16 @@ from planarian_core.interfaces import (
     RunningSandbox,
     SandboxCapabilities,
 )
-from planarian_core.model import Artefact, Domain, Network, SandboxSpec
+from planarian_core.model import Artefact, Network, SandboxSpec
 from planarian_process import criu_images, criu_memory
 from planarian_process.criu_chain import Inherited
 from planarian_process.criu_engine import Dump, EngineFailure, open_directory
 from planarian_process.criu_epoch import Epoch
+from planarian_process.criu_finishing import artefact_of, directory_of, finish, finished
 from planarian_process.criu_freezer import refuse_frozen
 from planarian_process.criu_increments import FULL_EVERY, Increments, Plan, usable
-from planarian_process.criu_inventory import add_network
 from planarian_process.criu_log import diagnose, log_gaps, unfit_parent
-from planarian_process.criu_probe import Findings, Probe
+from planarian_process.criu_probe import Probe
 from planarian_process.criu_rpc import Surroundings
 from planarian_process.criu_shape import Shape
 from planarian_process.criu_tasks import (
@@ -46,7 +44,6 @@ from planarian_process.criu_tasks import (
     refuse_uncapturable,
     wake,
 )
-from planarian_process.criu_timers import revive_timers
 from planarian_process.criu_versions import fits
 from planarian_process.stillness import DETAIL, baseline, halt, still
 
@@ -120,14 +117,14 @@ class CriuBackend:
                 with contextlib.ExitStack() as standstill:
                     dump, written, plan, inherited = self._begin(after, standstill, init, images, tasks, shape)
                     pool = after.enter_context(ThreadPoolExecutor(max_workers=2))
-                    sealed = pool.submit(_finish, written, images, shape, inherited)
+                    finishing = pool.submit(finish, written, images, shape, plan, inherited)
                     looked = pool.submit(lambda: (read_tasks(init, sandbox.tasks()), halt(sandbox)))
                     yield instant
                     stopped, halted = looked.result()
                 instant.frozen = time.perf_counter() - started
-                proof = {DETAIL: baseline(sandbox, halted, _directory(written))}
-            manifest = _sealed(sealed)
-            if plan.tracked:
+                proof = {DETAIL: baseline(sandbox, halted, directory_of(written))}
+            manifest, plan = finished(finishing, _RUNS_ON)
+            if plan.noted:
                 self._increments.keep(init, usable(images, manifest.digest, plan.depth))
         except BaseException as failure:
             wake(tasks)
@@ -140,7 +137,7 @@ class CriuBackend:
         instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
         instant.gaps = log_gaps(dump.log, stopped, not shape.private)
         instant.notes = (plan.note,) if plan.note else ()
-        instant.artefact = _artefact(images, manifest, found, shape, {**proof, "depth": plan.depth})
+        instant.artefact = artefact_of(images, manifest, found, shape, {**proof, "depth": plan.depth})
 
     def _begin(
         self,
@@ -156,9 +153,9 @@ class CriuBackend:
         """
         engine = self._probe.engine()
         size = criu_memory.room(tasks, self._memory)
-        plan = self._plan(init)
+        plan = self._plan(init, tasks)
         while True:
-            plan, inherited = plan.lay(images)
+            plan, inherited = plan.lay(images) if plan.tracked else (plan, {})
             parent = after.enter_context(open_directory(images / criu_images.PARENT)) if inherited else -1
             written = after.enter_context(criu_memory.place(images, size))
             dump = engine.dump(
@@ -177,18 +174,19 @@ class CriuBackend:
                 wake(tasks)
                 criu_images.clear(images)
 
-    def _plan(self, init: int) -> Plan:
-        if not self._tracks:
-            return Plan()
+    def _plan(self, init: int, tasks: Sequence[Task]) -> Plan:
         try:
-            return self._increments.plan(init)
+            plan = self._increments.plan(init, tracked=self.tracks)
         except OSError as failure:
             raise CaptureError(
                 f"it can't be noted that an image is being taken: {failure}", state=_RUNS_ON, remedy="free some space"
             ) from failure
+        # CRIU brings huge pages back from a full image alone; by itself it captures them in full, too.
+        return plan.full("it has huge pages") if any(task.huge for task in tasks) and not plan.tracked else plan
 
     @property
-    def _tracks(self) -> bool:
+    def tracks(self) -> bool:
+        """Whether images are increments by what the kernel says was written."""
         return not self._all_full and self._probe.findings().mem_track
 
     def still(self, sandbox: RunningSandbox, artefact: Artefact) -> bool:
@@ -246,13 +244,13 @@ class CriuBackend:
                 remedy="restore it into a sandbox with the same network setting",
             )
         external = shape.to_restore(environment)
-        epoch = Epoch(self._tracks)
+        epoch = Epoch(self.tracks)
         try:
             with criu_images.Verification(images, digest) as verification:
                 init = self._probe.engine().restore(
                     images,
                     environment.root,
-                    around=Surroundings(environment.enter, groups=environment.groups, small_pages=self._tracks),
+                    around=Surroundings(environment.enter, groups=environment.groups, small_pages=self.tracks),
                     **shape.network,
                     external=external,
                     doomed=kill,
@@ -269,57 +267,8 @@ class CriuBackend:
                 state="nothing of the statepoint's processes is running",
                 remedy=found.remedy,
             ) from failure
-        if epoch.wanted:
-            self._increments.keep(init, epoch.origin(usable(images, digest, int(artefact.details.get("depth", 0)))))
+        self._increments.keep(init, epoch.origin(usable(images, digest, int(artefact.details.get("depth", 0)))))
         return init
-
-
-def _artefact(
-    images: Path, manifest: criu_images.Manifest, found: Findings, shape: Shape, proof: Mapping[str, Any]
-) -> Artefact:
-    return Artefact(
-        Domain.PROCESSES,
-        CriuBackend.name,
-        images.name,
-        stored=manifest.added,
-        logical=manifest.size,
-        details={
-            "files": len(manifest.files),
-            "manifest": manifest.digest,
-            "kernel": os.uname().release,
-            "criu": found.version,
-            "mem_track": found.mem_track,
-            **shape.network,
-            "mounts": list(shape.mounts),
-            **proof,
-        },
-    )
-
-
-def _directory(descriptor: int) -> Path:
-    return Path(f"/proc/self/fd/{descriptor}")
-
-
-def _finish(written: int, images: Path, shape: Shape, inherited: Inherited) -> criu_images.Manifest:
-    place = _directory(written)
-    revive_timers(place)
-    if shape.private and not shape.keep:
-        add_network(place)
-    return criu_images.seal(place, images, inherited)
-
-
-def _sealed(sealing: Future[criu_images.Manifest]) -> criu_images.Manifest:
-    try:
-        return sealing.result()
-    except OSError as failure:
-        why = "the disk is full" if failure.errno in (errno.ENOSPC, errno.EDQUOT) else "the disk failed"
-        raise CaptureError(
-            f"the process image could not be made durable: {why}: {failure}", state=_RUNS_ON, remedy="free some space"
-        ) from failure
-    except ValueError as failure:
-        raise CaptureError(
-            f"this CRIU writes images of another form: {failure}", state=_RUNS_ON, remedy="use CRIU 4.2"
-        ) from failure
 
 
 def _quoted(lines: Sequence[str]) -> str:

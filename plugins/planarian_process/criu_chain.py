@@ -9,25 +9,17 @@ bundle takes all along, and the inventory in ``parent``, which Algorithm 1 chang
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import struct
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 from planarian_core.errors import RestoreError
 from planarian_process.criu_images import MANIFEST, PARENT, Manifest, check, digest_of
 from planarian_process.criu_inventory import INVENTORY, set_uptime
+from planarian_process.criu_pagemaps import Pagemap, pagemaps
 
 Inherited = Mapping[str, tuple[int, str]]
 """Size and hash of each file below an image's ``parent``, by its name from the image's directory."""
-
-# Memory of processes alone. What they share is always captured in full: it can be written through a descriptor, or by
-# a process that has ended, and no mark tells.
-_PAGEMAP = re.compile(r"pagemap-\d+\.img")
-_HEAD = struct.Struct("<III")
-_MAGIC = (0x54564319, 0x56084025)
-_PAGES_ID = 0x08
 
 
 class Broken(Exception):
@@ -71,26 +63,12 @@ def _inherit(before: Path, manifest: Manifest, uptime: int, parent: Path) -> Inh
 def _needed(before: Path, manifest: Manifest) -> Iterator[str]:
     """The files in which pages are to be found, and where: of the image, and of all that it is built on."""
     for name in manifest.files:
-        if name.startswith(f"{PARENT}/"):
-            if not name.endswith(INVENTORY):
-                yield name
-        elif _PAGEMAP.fullmatch(name):
+        if name.startswith(f"{PARENT}/") and not name.endswith(INVENTORY):
             yield name
-            pages = f"pages-{_pages_id(before / name)}.img"
-            if pages in manifest.files:
-                yield pages
-
-
-def _pages_id(pagemap: Path) -> int:
-    """The number of the file that has the pages of a map."""
-    with pagemap.open("rb") as file:
-        content = file.read(_HEAD.size + 6)
-    if len(content) <= _HEAD.size or _HEAD.unpack_from(content)[:2] != _MAGIC or content[_HEAD.size] != _PAGES_ID:
-        raise ValueError(f"{pagemap} has an unknown form")
-    number = shift = 0
-    for byte in content[_HEAD.size + 1 :]:
-        number |= (byte & 0x7F) << shift
-        shift += 7
-        if byte < 0x80:
-            return number
-    raise ValueError(f"{pagemap} has an unknown form")
+    # Memory of processes alone. What they share is always captured in full: it can be written through a descriptor, or
+    # by a process that has ended, and no mark tells.
+    for name in pagemaps(manifest.files):
+        yield name
+        pages = Pagemap.read(before / name).pages
+        if pages in manifest.files:
+            yield pages

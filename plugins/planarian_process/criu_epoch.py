@@ -40,6 +40,8 @@ class Epoch:
 
     def origin(self, restored: Origin) -> Origin:
         """What the tree's next image can be built on, which was restored from ``restored``."""
+        if not self.wanted:
+            return restored
         return Origin(broken=self._trouble) if self._trouble else replace(restored, uptime=self._uptime)
 
 

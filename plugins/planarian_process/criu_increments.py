@@ -12,7 +12,7 @@ import contextlib
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from planarian_process.criu_chain import Broken, Inherited, inherit
@@ -39,11 +39,16 @@ class Origin:
 
 @dataclass(frozen=True)
 class Plan:
-    """How an image is to be taken. ``reason``: why in full. ``tracked``: the kernel's marks are of use, clear them."""
+    """How an image is to be taken. ``reason``: why in full. ``tracked``: the kernel tells what was written, and is
+    asked for it; else pages are compared afterwards (:mod:`planarian_process.criu_sharing`), and ``compared`` says that
+    some were equal. ``noted``: what the next one can be built on is to be noted.
+    """
 
     origin: Origin | None = None
     reason: str = ""
     tracked: bool = False
+    noted: bool = True
+    compared: bool = False
 
     @property
     def depth(self) -> int:
@@ -51,14 +56,16 @@ class Plan:
 
     @property
     def note(self) -> str:
-        """For the statepoint's coverage; empty where images are always full."""
+        """For the statepoint's coverage; empty where nothing is to be said."""
+        if self.compared:
+            return "memory in full, of which the disk has once what equals the image before"
         if not self.tracked:
             return ""
         return f"memory in full: {self.reason}" if self.reason else "memory as it differs from the image before"
 
     def full(self, reason: str) -> Plan:
         """The same without anything to build on."""
-        return Plan(reason=reason, tracked=self.tracked)
+        return replace(self, origin=None, reason=reason, compared=False)
 
     def lay(self, images: Path) -> tuple[Plan, Inherited]:
         """Put what is built on into ``images``; where that fails, the plan is another one."""
@@ -71,37 +78,43 @@ class Plan:
 
 
 class Increments:
-    """The notes of one home, in ``folder``; made for a kernel that tracks what is written."""
+    """The notes of one home, in ``folder``."""
 
     def __init__(self, folder: Path, full_every: int) -> None:
         self._folder = folder
         self._full_every = full_every
 
-    def plan(self, init: int) -> Plan:
-        """How to take an image of the tree below ``init``, now. From here on nothing can be built on what was noted.
+    def plan(self, init: int, *, tracked: bool) -> Plan:
+        """How to take an image of the tree below ``init``, now. Where the kernel's marks are used (``tracked``) nothing
+        can be built on what was noted from here on.
 
         Raises:
             OSError: that could not be noted; nothing may be dumped then.
         """
+        if self._full_every == 1:
+            return Plan(noted=False)
         note = self._note(init)
         try:
             origin = Origin(**json.loads(note.read_text()))
         except FileNotFoundError:
-            return Plan(reason=_UNKNOWN, tracked=True)
+            return Plan(reason=_UNKNOWN, tracked=tracked)
         except (ValueError, TypeError):  # written by another version, or damaged
             origin = Origin(broken=_UNKNOWN)
-        try:
-            self._write(note, Origin(broken=_CUT_SHORT))
-        except OSError:  # a full disk: what matters is that it isn't there any more
-            note.unlink(missing_ok=True)
+        if tracked:
+            try:
+                self._write(note, Origin(broken=_CUT_SHORT))
+            except OSError:  # a full disk: what matters is that it isn't there any more
+                note.unlink(missing_ok=True)
         if origin.broken:
-            return Plan(reason=origin.broken, tracked=True)
+            return Plan(reason=origin.broken, tracked=tracked)
         if origin.depth + 1 >= self._full_every:
-            return Plan(reason=f"every {self._full_every} images, at the latest", tracked=True)
-        return Plan(origin, tracked=True)
+            return Plan(reason=f"every {self._full_every} images, at the latest", tracked=tracked)
+        return Plan(origin, tracked=tracked)
 
     def keep(self, init: int, origin: Origin) -> None:
         """Note what images of the tree below ``init`` can be built on now. What can't be noted costs a full image."""
+        if self._full_every == 1:
+            return
         with contextlib.suppress(OSError):
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._write(self._note(init), origin)

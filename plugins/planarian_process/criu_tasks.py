@@ -11,7 +11,7 @@ import re
 import signal
 import stat
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,7 +33,7 @@ _OWN_PROC = re.compile(r"/proc/\d+$")  # CRIU writes its name down wrong; what l
 @dataclass(frozen=True)
 class Task:
     """A process of the sandbox: ``host`` and ``inside`` are its pids, ``tracer`` the host pid of its tracer or 0,
-    ``memory`` the bytes that it has in no file."""
+    ``memory`` the bytes that it has in no file, ``huge`` whether some of it is in huge pages that it asked for."""
 
     host: int
     inside: int
@@ -43,6 +43,7 @@ class Task:
     tracer: int
     nested: bool
     memory: int = 0
+    huge: bool = False
 
     @property
     def label(self) -> str:
@@ -58,6 +59,10 @@ class Task:
 def _status(pid: int) -> dict[str, str]:
     text = Path(f"/proc/{pid}/status").read_text(errors="replace")
     return {key: value.strip() for key, _, value in (line.partition(":") for line in text.splitlines())}
+
+
+def _bytes(status: Mapping[str, str], name: str) -> int:
+    return int(status.get(name, "0 kB").split()[0]) * 1024
 
 
 def _argv(pid: int, name: str) -> tuple[str, ...]:
@@ -89,7 +94,8 @@ def read_task(pid: int, depth: int, namespace: str) -> Task | None:
             state=status.get("State", "?")[:1],
             tracer=int(status.get("TracerPid", "0")),
             nested=bool(own) and own != namespace,
-            memory=sum(int(status.get(name, "0 kB").split()[0]) * 1024 for name in _OWN_MEMORY),
+            memory=sum(_bytes(status, name) for name in _OWN_MEMORY),
+            huge=_bytes(status, "HugetlbPages") > 0,
         )
     except (FileNotFoundError, ProcessLookupError):
         return None

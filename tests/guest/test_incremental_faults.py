@@ -136,7 +136,7 @@ def test_an_image_that_is_not_the_one_before(subject: Subject) -> None:
     wrong = json.loads(note.read_text())
     assert wrong["images"] == str(before.images)
     os.kill(subject.running.tasks()[-1], signal.SIGUSR1)
-    assert eventually(lambda: bool(found := Holder.all(subject, SMALL)) and found[0].turn == 1, 60)
+    Holder.wait(subject, SMALL)
     subject.take()
     note.write_text(json.dumps(wrong))
     memory, taken = Holder.find(subject, SMALL).memory(), subject.take()
