@@ -46,6 +46,7 @@ from planarian_process.criu_tasks import (
 )
 from planarian_process.criu_versions import fits
 from planarian_process.stillness import DETAIL, baseline, halt, still
+from planarian_process.stillness_doubts import proc_is_read_only
 
 _PATIENCE = 60.0
 _AFTERMATH = 0.3
@@ -176,7 +177,8 @@ class CriuBackend:
 
     def _plan(self, init: int, tasks: Sequence[Task]) -> Plan:
         try:
-            plan = self._increments.plan(init, tracked=self.tracks)
+            # Else a program could clear marks, and have pages left out that it wrote.
+            plan = self._increments.plan(init, tracked=self.tracks and proc_is_read_only(init))
         except OSError as failure:
             raise CaptureError(
                 f"it can't be noted that an image is being taken: {failure}", state=_RUNS_ON, remedy="free some space"

@@ -44,20 +44,24 @@ def _refuse_writable_memory(init: int, pids: Sequence[int]) -> None:
 
     A sandbox whose ``/proc`` is read-only was started with the filter that refuses ``process_vm_writev``, too.
     """
-    root = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        proc = os.open("proc", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
-        try:
-            read_only = os.fstatvfs(proc).f_flag & os.ST_RDONLY
-        finally:
-            os.close(proc)
-    finally:
-        os.close(root)
-    if not read_only:
+    if not proc_is_read_only(init):
         raise Doubt("the sandbox's /proc is writable: memory could be changed through it")
     for pid in pids:
         if b"\nSeccomp:\t2\n" not in read(f"/proc/{pid}/status"):
             raise Doubt(f"process {pid} has no system-call filter")
+
+
+def proc_is_read_only(init: int) -> bool:
+    """Whether nothing in a sandbox can change a process, its own included, through the sandbox's ``/proc``."""
+    root = os.open(f"/proc/{init}/root", os.O_PATH | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        proc = os.open("proc", os.O_PATH | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=root)
+        try:
+            return bool(os.fstatvfs(proc).f_flag & os.ST_RDONLY)
+        finally:
+            os.close(proc)
+    finally:
+        os.close(root)
 
 
 def _refuse_mappings(pid: int) -> None:

@@ -146,6 +146,13 @@ def test_shared_memory_that_was_written_past_every_mapping(subject: Subject) -> 
     assert read(forker(subject), address, AREA) == expected
 
 
+def test_no_program_clears_marks(subject: Subject) -> None:
+    """It would have its pages left out of the next image."""
+    done = subject.run("sh", "-c", "echo 4 >/proc/self/clear_refs")
+    assert done.exit_code != 0
+    assert "Read-only file system" in done.stderr
+
+
 def test_a_process_that_became_another_program(subject: Subject) -> None:
     """It has the same pid and the same start."""
     program = "import os, signal, sys\nsignal.sigwait({signal.SIGUSR1})\nos.execv(sys.executable, sys.argv[1:])"
