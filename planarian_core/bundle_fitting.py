@@ -238,7 +238,8 @@ def _assemble(
         place = images.name if head.image_place == "name" else str(images.relative_to(home))
         # What is started again must not name the workspace that it had elsewhere, unless the sandbox sees it there.
         workspace = (processes.workspace or head.sandbox.workspace) if head.sandbox.in_place else ""
-        processes = replace(processes, reference=place, owner="", workspace=workspace)
+        stored = head.parts["images"].bytes  # they share nothing with others here
+        processes = replace(processes, reference=place, owner="", workspace=workspace, stored=stored)
     words = [f"{len(point.process_list)} processes by {processes.backend}"] if processes else []
     point = replace(
         point,

@@ -6,6 +6,7 @@ import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -13,6 +14,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 from planarian_core.errors import RestoreError
+from planarian_process.criu_inventory import INVENTORY
 from planarian_process.criu_namespaces import write_out
 
 MANIFEST = "planarian-manifest.json"
@@ -29,6 +31,7 @@ class Manifest:
 
     files: dict[str, tuple[int, str]]
     digest: str
+    length: int
 
     @property
     def size(self) -> int:
@@ -36,8 +39,9 @@ class Manifest:
 
     @property
     def added(self) -> int:
-        """Bytes that no image before has."""
-        return sum(size for name, (size, _) in self.files.items() if "/" not in name)
+        """Bytes that no image before has, this list included."""
+        own = (size for name, (size, _) in self.files.items() if "/" not in name or name == f"{PARENT}/{INVENTORY}")
+        return sum(own) + self.length
 
 
 def _names(images: Path) -> Iterator[str]:
@@ -84,9 +88,9 @@ def seal(written: Path, images: Path, inherited: Mapping[str, tuple[int, str]] =
     content = json.dumps(files, separators=(",", ":")).encode()
     (images / MANIFEST).write_bytes(content)
     linked = sorted({os.path.dirname(name) for name in inherited})
-    for name in (*names, *(name for name in inherited if name.endswith("/inventory.img")), *linked, MANIFEST, "."):
+    for name in (*names, *(name for name in inherited if name == f"{PARENT}/{INVENTORY}"), *linked, MANIFEST, "."):
         _sync(images / name)
-    return Manifest(files, hashlib.sha256(content).hexdigest())
+    return Manifest(files, hashlib.sha256(content).hexdigest(), len(content))
 
 
 def _sync(path: Path) -> None:
@@ -121,7 +125,7 @@ def check(images: Path, digest: str) -> Manifest:
             raise RestoreError(f"the image file {images / name} is missing", remedy=_DAMAGED) from failure
         if found != size:
             raise RestoreError(f"the image file {images / name} has {found} bytes, not {size}", remedy=_DAMAGED)
-    return Manifest(files, digest)
+    return Manifest(files, digest, len(content))
 
 
 class Verification:
@@ -170,10 +174,9 @@ def _is_pages(name: str) -> bool:
 
 
 def exclusive(images: Path) -> int:
-    """Bytes of an image's files that have no name elsewhere, counted as :attr:`Manifest.added` counts them."""
-    own = [images / name for name in _names(images)] if images.is_dir() else []
-    found = (path.lstat() for path in (*own, *(images / PARENT).rglob("pa*.img")))
-    return sum(one.st_size for one in found if one.st_nlink == 1)
+    """Bytes of the files in ``images`` that have no name elsewhere."""
+    found = (path.lstat() for path in images.rglob("*"))
+    return sum(one.st_size for one in found if stat.S_ISREG(one.st_mode) and one.st_nlink == 1)
 
 
 def clear(images: Path) -> None:
