@@ -22,6 +22,7 @@ from planarian_autogen.inside import CommandFailed, Inside, Primitives
 from planarian_autogen.marks import KEY, mark_of
 from planarian_core.context import one_line
 from planarian_core.errors import PlanarianError
+from planarian_core.faults import reach
 from planarian_core.requirements import require
 
 require("agent-framework-core", "agentframework", at_least=(1, 23), below=(2,))
@@ -80,7 +81,9 @@ class StatepointCheckpointStorage:
             self._environment.expect(None)  # it was only looked at
         mark = await self._environment.save(f"checkpoint {checkpoint.checkpoint_id}")
         marked = replace(checkpoint, metadata={**checkpoint.metadata, KEY: dict(mark)})
+        reach("checkpoint.taken")
         self._newest, self._loaded = await self._inner.save(marked), None
+        reach("checkpoint.saved")
         return self._newest
 
     async def load(self, checkpoint_id: CheckpointID) -> WorkflowCheckpoint:

@@ -16,15 +16,9 @@ from agent_framework import (
     BaseChatClient,
     ChatResponse,
     Content,
-    Executor,
     FileCheckpointStorage,
     InMemoryCheckpointStorage,
     Message,
-    Workflow,
-    WorkflowBuilder,
-    WorkflowCheckpoint,
-    WorkflowContext,
-    handler,
 )
 from agent_framework._tools import FunctionInvocationLayer
 
@@ -36,9 +30,9 @@ from planarian_autogen.agent_framework import (
     sandbox_tools,
 )
 from planarian_core.errors import CaptureError
+from tests.planarian_autogen.appending import NAME, workflow
 
 Run = Callable[[Any], Any]
-NAME = "steps"
 
 
 class Scripted(FunctionInvocationLayer[Any], BaseChatClient[Any]):
@@ -113,25 +107,6 @@ def test_a_failed_statepoint_is_told(environment: Environment, run: Run, monkeyp
     assert second.startswith("2\nNo statepoint was taken after the call before this one: the disk is full")
 
 
-class Append(Executor):
-    """Appends a letter to a file in the environment, and hands over."""
-
-    def __init__(self, letter: str, environment: Environment) -> None:
-        super().__init__(id=letter)
-        self._environment = environment
-
-    @handler
-    async def work(self, text: str, context: WorkflowContext[str, str]) -> None:
-        done = await self._environment.run(f"echo -n {self.id} >> f; cat f")
-        await (context.yield_output(done.stdout) if self.id == "c" else context.send_message(text + self.id))
-
-
-def _workflow(environment: Environment, storage: Any) -> Workflow:
-    a, b, c = (Append(letter, environment) for letter in "abc")
-    builder = WorkflowBuilder(start_executor=a, name=NAME, checkpoint_storage=storage, output_from=[c])
-    return builder.add_edge(a, b).add_edge(b, c).build()
-
-
 def _file(environment: Environment) -> str:
     return Path(environment.sandbox.workspace, "f").read_text()
 
@@ -145,11 +120,11 @@ async def _checkpoint_after(storage: Any, letter: str) -> str:
 def test_a_workflow_that_resumes_finds_the_environment_as_it_was(environment: Environment, run: Run) -> None:
     async def story() -> None:
         storage = StatepointCheckpointStorage(InMemoryCheckpointStorage(), environment)
-        outputs = (await _workflow(environment, storage).run("go")).get_outputs()
+        outputs = (await workflow(environment, storage).run("go")).get_outputs()
         assert outputs == ["abc"]
         old = await _checkpoint_after(storage, "a")
         assert _file(environment) == "abc", "reading moves nothing"
-        resumed = await _workflow(environment, storage).run(checkpoint_id=old)
+        resumed = await workflow(environment, storage).run(checkpoint_id=old)
         assert resumed.get_outputs() == ["abc"], "not abcbc"
 
     run(story())
@@ -161,11 +136,11 @@ def test_a_resume_may_fork(make: Callable[..., Environment], run: Run) -> None:
 
     async def story() -> None:
         storage = StatepointCheckpointStorage(InMemoryCheckpointStorage(), environment)
-        await _workflow(environment, storage).run("go")
+        await workflow(environment, storage).run("go")
         source = environment.sandbox
         source.run("echo -n more >> f")
         old = await _checkpoint_after(storage, "b")
-        await _workflow(environment, storage).run(checkpoint_id=old)
+        await workflow(environment, storage).run(checkpoint_id=old)
         assert environment.sandbox.id != source.id
         assert (_file(environment), Path(source.workspace, "f").read_text()) == ("abc", "abcmore")
 
@@ -175,7 +150,7 @@ def test_a_resume_may_fork(make: Callable[..., Environment], run: Run) -> None:
 def test_looking_at_a_checkpoint_moves_nothing(environment: Environment, run: Run) -> None:
     async def story() -> None:
         storage = StatepointCheckpointStorage(InMemoryCheckpointStorage(), environment)
-        await _workflow(environment, storage).run("go")
+        await workflow(environment, storage).run("go")
         newest = await storage.get_latest(workflow_name=NAME)
         assert newest is not None
         await storage.load(newest.checkpoint_id)
@@ -195,56 +170,19 @@ def test_checkpoints_in_files_are_found_by_another_process(environment: Environm
 
     async def first() -> None:
         storage = StatepointCheckpointStorage(FileCheckpointStorage(files), environment)
-        await _workflow(environment, storage).run("go")
+        await workflow(environment, storage).run("go")
 
     async def second() -> None:
         settings = environment.settings
         again = Environment(environment.planarian, settings.workspace, name=settings.name)
         storage = StatepointCheckpointStorage(FileCheckpointStorage(files), again)
         old = await _checkpoint_after(storage, "b")
-        resumed = await _workflow(again, storage).run(checkpoint_id=old)
+        resumed = await workflow(again, storage).run(checkpoint_id=old)
         assert resumed.get_outputs() == ["abc"]
         assert again.sandbox.id == environment.sandbox.id
 
     run(first())
     run(second())
-
-
-class Died(BaseException):
-    """The process ends here."""
-
-
-class Dying(InMemoryCheckpointStorage):
-    """Its process dies when it is about to keep the checkpoint after the second step."""
-
-    async def save(self, checkpoint: WorkflowCheckpoint) -> str:
-        if len(self._checkpoints) == 2:
-            raise Died
-        return await super().save(checkpoint)
-
-
-def test_a_death_between_statepoint_and_checkpoint_mixes_nothing(make: Callable[..., Environment], run: Run) -> None:
-    environment, inner = make(), Dying()
-
-    async def dying() -> None:
-        await _workflow(environment, StatepointCheckpointStorage(inner, environment)).run("go")
-
-    async def again() -> list[Any]:
-        settings = environment.settings
-        other = Environment(environment.planarian, settings.workspace, name=settings.name)
-        kept = InMemoryCheckpointStorage()
-        kept._checkpoints = inner._checkpoints
-        storage = StatepointCheckpointStorage(kept, other)
-        newest = await storage.get_latest(workflow_name=NAME)
-        assert newest is not None
-        return (await _workflow(other, storage).run(checkpoint_id=newest.checkpoint_id)).get_outputs()
-
-    with pytest.raises(Died):
-        run(dying())
-    assert _file(environment) == "ab"
-    points = environment.planarian.registry.statepoints(environment.sandbox.id)
-    assert points[-1].description.startswith("checkpoint "), "says which checkpoint it was to belong to"
-    assert run(again()) == ["abc"], "not abbc"
 
 
 def test_without_a_statepoint_there_is_no_checkpoint(
@@ -257,7 +195,7 @@ def test_without_a_statepoint_there_is_no_checkpoint(
         await environment.start()
         monkeypatch.setattr(environment.planarian.statepoints, "snapshot", full)  # what a full disk does
         storage = StatepointCheckpointStorage(InMemoryCheckpointStorage(), environment)
-        await _workflow(environment, storage).run("go")
+        await workflow(environment, storage).run("go")
         return await storage.list_checkpoints(workflow_name=NAME)
 
     assert run(story()) == []
