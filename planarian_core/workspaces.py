@@ -57,7 +57,9 @@ def checked_root(root: Path, planarian_home: Path) -> Path:
     try:
         real = root.expanduser().resolve(strict=True)
     except (OSError, RuntimeError) as error:
-        raise ConfigurationError(f"the root {root} can't be used: {error}", code="root-missing") from error
+        raise ConfigurationError(
+            f"the root {root} can't be used: {error}", code="root-missing", remedy="unpack an image there first"
+        ) from error
     why = ""
     if not real.is_dir():
         why = "it is no directory"
@@ -91,7 +93,11 @@ def workspace_in(root: Path, workspace: str) -> Path:
         if not why and (at.is_symlink() or not at.is_dir()):
             why = f"there is no directory {at.relative_to(root)} in {root}"
     if why:
-        raise ConfigurationError(f"{workspace} can't be a workspace: {why}", code="workspace-refused")
+        raise ConfigurationError(
+            f"{workspace} can't be a workspace: {why}",
+            code="workspace-refused",
+            remedy=f"name a project's directory as it is called in {root}, such as /app",
+        )
     return Path(inside)
 
 

@@ -132,6 +132,19 @@ def _leftovers(planarian: Planarian) -> list[str]:
     return problems
 
 
+def _lost_images(planarian: Planarian) -> list[str]:
+    """Sandboxes that stand on an image which isn't where it was."""
+    stood_on: dict[str, list[str]] = {}
+    for record in planarian.registry.sandboxes():
+        if record.spec.root and not os.path.isdir(record.spec.root):
+            stood_on.setdefault(record.spec.root, []).append(record.id)
+    return [
+        f"{root} is gone, the unpacked image that {', '.join(ids[:_MOST_NAMES])} stand on: put it back as it was, or "
+        f"remove what stood on it: planarian rm {' '.join(ids[:_MOST_NAMES])}"
+        for root, ids in stood_on.items()
+    ]
+
+
 def _failed_drills(planarian: Planarian) -> list[str]:
     failed = (drill for drill in planarian.registry.drills.all().values() if drill.error)
     return [
@@ -180,7 +193,9 @@ def _examine(report: Report, planarian: Planarian) -> None:
     report.unfinished = [f"{o.kind} of {o.sandbox_id} since {o.started_at}" for o in planarian.registry.operations()]
     report.warm = dict(warm_copies(planarian))
     report.services = {name: str(table["kind"]) for name, table in planarian.config.services.items()}
-    report.problems += _leftovers(planarian) + _failed_drills(planarian) + _remote_problems(planarian)
+    report.problems += (
+        _leftovers(planarian) + _lost_images(planarian) + _failed_drills(planarian) + _remote_problems(planarian)
+    )
     _examine_host(report, planarian.plugins, planarian.config)
 
 

@@ -20,8 +20,15 @@ if TYPE_CHECKING:
 
 def new(
     workspace: Annotated[
-        Path, typer.Argument(metavar="WORKSPACE", help="The directory to work in.", show_default="here")
+        Path,
+        typer.Argument(
+            metavar="WORKSPACE", help="The directory to work in; with --root one there.", show_default="here"
+        ),
     ] = Path("."),
+    root: Annotated[
+        Path | None,
+        typer.Option(metavar="DIR", help="An unpacked image to stand on, in place of the host's files."),
+    ] = None,
     name: Annotated[str, typer.Option(help="A name to call it by.", show_default=False)] = "",
     sandbox: Annotated[str, typer.Option(help="Sandbox backend.", show_default="the best one here")] = "",
     filesystem: Annotated[str, typer.Option(help="File backend.", show_default="the best one here")] = "",
@@ -43,11 +50,17 @@ def new(
 
     Prints its id. Which backends were chosen, and what statepoints will not cover with them, is said on stderr.
 
+    With --root the sandbox sees the files of a container image and nothing of the host's. Unpack one first; DIR is only
+    read, and has to stay as it is while the sandbox and its forks are there. WORKSPACE is then its whole path in DIR.
+    As root; the image needs /usr/bin/python3, /bin/sh and bash:
+    mkdir image; podman export $(podman create python:3.12) | tar -xpC image
+
     \b
     Example:
       planarian new repo --name api
       planarian new . --network host --memory 8G --hide ~/.config/gcloud
       planarian new . --policy on-change
+      planarian new /app --root image
     """
     limits = Limits(size_of(memory), pids)
     hidden = [os.path.abspath(os.path.expanduser(path)) for path in hide or ()]
@@ -62,6 +75,7 @@ def new(
             limits=limits,
             hidden=hidden,
             policy=policy,
+            root=root,
         ).record
         _tell_new(planarian, made, as_json)
 
@@ -74,12 +88,16 @@ def _tell_new(planarian: Planarian, made: SandboxRecord, as_json: bool) -> None:
         output.print_json({**summary(planarian, made), "not_covered": lacking, "passed_over": passed})
         return
     output.remark(
-        f"{made.spec.workspace}: sandbox {made.spec.backend}, files {made.filesystem}, processes {made.process}, "
+        f"{_place(made)}: sandbox {made.spec.backend}, files {made.filesystem}, processes {made.process}, "
         f"network {made.spec.network}"
     )
     for line in (*passed, *(f"not covered: {line}" for line in lacking)):
         output.remark(line)
     output.say(made.id)
+
+
+def _place(record: SandboxRecord) -> str:
+    return record.spec.workspace + (f" in {record.spec.root}" if record.spec.root else "")
 
 
 def summary(planarian: Planarian, record: SandboxRecord) -> dict[str, Any]:
@@ -91,6 +109,7 @@ def summary(planarian: Planarian, record: SandboxRecord) -> dict[str, Any]:
         "name": record.name,
         "state": state(planarian, record),
         "workspace": record.spec.workspace,
+        "root": record.spec.root,
         "sandbox": record.spec.backend,
         "filesystem": record.filesystem,
         "process": record.process,
@@ -145,7 +164,9 @@ def list_(as_json: JsonOption = False) -> None:
                 str(row["statepoints"]),
                 f"{row['sandbox']}/{row['filesystem']}/{row['process']}",
                 output.age(row["created_at"]),
-                row["workspace"] + (f" (fork of {row['forked_from']})" if row["forked_from"] else ""),
+                row["workspace"]
+                + (f" in {row['root']}" if row["root"] else "")
+                + (f" (fork of {row['forked_from']})" if row["forked_from"] else ""),
             )
             for row in rows
         ],
