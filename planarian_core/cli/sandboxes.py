@@ -52,14 +52,14 @@ def new(
 
     With --root the sandbox sees the files of a container image and nothing of the host's. Unpack one first; DIR is only
     read, and has to stay as it is while the sandbox and its forks are there. WORKSPACE is then its whole path in DIR.
-    As root; the image needs /usr/bin/python3, /bin/sh and bash:
-    mkdir image; podman export $(podman create python:3.12) | tar -xpC image
+    As root; the image needs /usr/bin/python3, /bin/sh and bash.
 
     \b
     Example:
       planarian new repo --name api
       planarian new . --network host --memory 8G --hide ~/.config/gcloud
       planarian new . --policy on-change
+      mkdir image && podman export $(podman create IMAGE) | tar -xpC image
       planarian new /app --root image
     """
     limits = Limits(size_of(memory), pids)
