@@ -20,9 +20,9 @@ KERNEL = "linux-image-cloud-amd64"
 ROOT = (
     *("kmod", "procps", "iproute2", "util-linux", "mount", "busybox-static", "ca-certificates", "git"),
     *("zfsutils-linux", "python3-pyzfs", "criu", "python3-pycriu", "python3"),
-    *("podman", "crun", "runc", "conmon", "netavark", "nftables", "iptables"),
+    *("podman", "crun", "libcriu2", "runc", "conmon", "netavark", "nftables", "iptables"),
 )
-"""What is in the guest, with what it depends on."""
+"""What is in the guest, with what it depends on; crun loads libcriu2 without depending on it."""
 TOOLS = ("gcc", "make", "libc6-dev", "kmod", "perl", "gawk", "file", "dkms", "zstd", "e2fsprogs", "qemu-system-x86")
 """What builds and boots it, in a chroot, so that the host's own packages don't matter; the kernel's headers too."""
 
