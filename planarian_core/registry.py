@@ -158,7 +158,7 @@ class Registry(Database):
         """One sandbox by its exact id; LineageError if there is none."""
         found = self.records("SELECT record FROM sandboxes WHERE id = ?", sandbox_id)
         if not found:
-            raise LineageError(f"no sandbox {sandbox_id}", code="sandbox-unknown", remedy="planarian list")
+            raise _no_sandbox(sandbox_id)
         with self._translated():
             return decode(SandboxRecord, found[0])
 
@@ -169,8 +169,12 @@ class Registry(Database):
             return [decode(SandboxRecord, record) for record in records]
 
     def branch(self, sandbox_id: str) -> Branch:
+        """The branch of a sandbox; LineageError if there is none."""
+        found = self.records("SELECT record FROM branches WHERE sandbox_id = ?", sandbox_id)
+        if not found:
+            raise _no_sandbox(sandbox_id)
         with self._translated():
-            return decode(Branch, self.records("SELECT record FROM branches WHERE sandbox_id = ?", sandbox_id)[0])
+            return decode(Branch, found[0])
 
     def branches(self) -> list[Branch]:
         """The branches of all sandboxes."""
@@ -186,7 +190,7 @@ class Registry(Database):
         """In one question, because it is asked before each call; LineageError if there is no such sandbox."""
         closed, rolling_back, fence, unsettled = self.rows(_STANDING, sandbox_id, service)[0]
         if closed is None:
-            raise LineageError(f"no sandbox {sandbox_id}", code="sandbox-unknown", remedy="planarian list")
+            raise _no_sandbox(sandbox_id)
         return Standing(bool(closed), bool(rolling_back), fence, bool(unsettled))
 
     def fences(self, sandbox_id: str) -> list[Gap]:
@@ -418,6 +422,10 @@ def check_free(name: str, sandboxes: Iterable[SandboxRecord]) -> None:
     """LineageError when an open one of these sandboxes has the name."""
     if any(record.name == name for record in sandboxes if not record.closed):
         raise LineageError(f"a sandbox called {name!r} exists", code="sandbox-name-taken", remedy="choose another name")
+
+
+def _no_sandbox(sandbox_id: str) -> LineageError:
+    return LineageError(f"no sandbox {sandbox_id}", code="sandbox-unknown", remedy="planarian list")
 
 
 def _begin(connection: sqlite3.Connection, operation: Operation) -> None:

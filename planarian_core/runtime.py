@@ -177,7 +177,7 @@ class Planarian:
         with self.sandboxes.hold(sandbox.id, exclusive=True):
             record = sandbox.record
             own = {statepoint.id for statepoint in self.registry.statepoints(record.id)}
-            forks = [r.id for r in self.registry.sandboxes() if self.registry.branch(r.id).forked_from in own]
+            forks = [branch.sandbox_id for branch in self.registry.branches() if branch.forked_from in own]
             if forks:
                 raise LineageError(
                     f"{sandbox.id} can't be removed: {', '.join(forks)} grew from its statepoints",

@@ -162,10 +162,10 @@ def _family(planarian: Planarian, sandbox_id: str, points: list[Statepoint]) -> 
     """The sandbox, and what was forked from its statepoints, or from theirs, in the order in which they were made."""
     records = planarian.registry.sandboxes()
     owners = {point.id: point.sandbox_id for point in points}
-    sources = {record.id: owners.get(planarian.registry.branch(record.id).forked_from or "") for record in records}
+    sources = {b.sandbox_id: owners.get(b.forked_from or "") for b in planarian.registry.branches()}
     found = {sandbox_id}
     while True:
-        grown = found | {record.id for record in records if sources[record.id] in found}
+        grown = found | {record.id for record in records if sources.get(record.id) in found}
         if grown == found:
             return [record for record in records if record.id in found]
         found = grown

@@ -62,8 +62,8 @@ def promote(
 
 
 def _only_fork(planarian: Planarian) -> Sandbox:
-    records = [r for r in planarian.registry.sandboxes() if not r.closed]
-    forks = [r.id for r in records if planarian.registry.branch(r.id).forked_from]
+    grown = {branch.sandbox_id for branch in planarian.registry.branches() if branch.forked_from}
+    forks = [r.id for r in planarian.registry.sandboxes() if r.id in grown and not r.closed]
     return planarian.sandbox(forks[0] if len(forks) == 1 else "")
 
 

@@ -43,8 +43,8 @@ def _entry(planarian: Planarian, source: Sandbox, reference: str) -> Entry:
     registry = planarian.registry
     found = next((s for s in registry.statepoints(source.id) if s.id == reference), None)
     found = found or planarian.resolve(source, reference)
-    branches = [(record, registry.branch(record.id)) for record in registry.sandboxes()]
-    forks = tuple(record.name or record.id for record, branch in branches if branch.forked_from == found.id)
+    grown = {branch.sandbox_id for branch in registry.branches() if branch.forked_from == found.id}
+    forks = tuple(record.name or record.id for record in registry.sandboxes() if record.id in grown)
     head = registry.branch(source.id).head == found.id
     marks = (registry.holds.get(found.id), registry.drills.get(found.id), warm_copies(planarian)[found.id])
     return Entry(found, head, forks, registry.outcomes(found.id), *marks)

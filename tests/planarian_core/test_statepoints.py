@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -476,6 +477,14 @@ def test_a_source_that_forks_grew_from_is_not_removed(fake_planarian: Planarian,
     assert fake_planarian.registry.sandboxes() == []
     assert not list((fake_planarian.home / "sandboxes").iterdir())
     assert not list((fake_planarian.home / "statepoints").iterdir())
+
+
+def test_forks_are_removed_by_several_threads_at_once(fake_planarian: Planarian, sandbox: Sandbox) -> None:
+    point = fake_planarian.snapshot(sandbox)
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(5):
+            list(threads.map(fake_planarian.remove_sandbox, [fake_planarian.fork(point) for _ in range(8)]))
+    assert [record.id for record in fake_planarian.registry.sandboxes()] == [sandbox.id]
 
 
 def test_a_fork_s_name_must_be_free(fake_planarian: Planarian, sandbox: Sandbox) -> None:
