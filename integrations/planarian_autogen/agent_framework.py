@@ -12,18 +12,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
-from functools import wraps
+from functools import partial, wraps
 from typing import Any
 
 from planarian_autogen.environment import Environment
 from planarian_autogen.inside import CommandFailed, Inside, Primitives
 from planarian_autogen.marks import KEY, mark_of
 from planarian_core.context import one_line
+from planarian_core.coroutines import in_thread
 from planarian_core.errors import PlanarianError
 from planarian_core.faults import reach
 from planarian_core.requirements import require
+from planarian_core.service_tools import text_of
 
 require("agent-framework-core", "agentframework", at_least=(1, 23), below=(2,))
 
@@ -119,6 +121,37 @@ def sandbox_tools(environment: Environment, *, timeout: float = 600.0) -> list[F
 def primitive_tools(environment: Environment) -> list[FunctionTool]:
     """``snapshot``, ``rollback``, ``ledger`` and ``outcome``, for an agent that is to decide itself."""
     return [_tool(getattr(Primitives(environment), name)) for name in Primitives.names]
+
+
+def remote_tools(environment: Environment, service: str) -> list[FunctionTool]:
+    """The tools of a service of ``planarian.toml``, as it describes them. Each call is made on behalf of the
+    environment's sandbox, so that it can be undone with it; what is refused, or fenced off in a fork, the model reads.
+
+    Raises:
+        ConfigurationError: there is no such service.
+        RemoteError: it can't be reached.
+    """
+    return [_remote_tool(environment, service, tool) for tool in environment.planarian.service_tools.listed(service)]
+
+
+def _remote_tool(environment: Environment, service: str, described: Mapping[str, Any]) -> FunctionTool:
+    name = str(described["name"])
+
+    async def called(**arguments: Any) -> str:
+        try:
+            async with environment.turn() as sandbox:
+                call = partial(environment.planarian.service_tools.call, sandbox, service, name, arguments)
+                return text_of(await in_thread(call))
+        except PlanarianError as error:
+            return str(error)
+
+    return FunctionTool(
+        name=name,
+        description=described.get("description") or described.get("title") or name,
+        func=called,
+        input_model={"type": "object", "properties": {}, **(described.get("inputSchema") or {})},
+        approval_mode="never_require",
+    )
 
 
 def _tool(work: Callable[..., Awaitable[str]]) -> FunctionTool:

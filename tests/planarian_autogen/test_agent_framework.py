@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -11,83 +10,39 @@ import pytest
 
 pytest.importorskip("agent_framework", reason="needs planarian[agentframework]")
 
-from agent_framework import (
-    Agent,
-    BaseChatClient,
-    ChatResponse,
-    Content,
-    FileCheckpointStorage,
-    InMemoryCheckpointStorage,
-    Message,
-)
-from agent_framework._tools import FunctionInvocationLayer
+from agent_framework import Agent, FileCheckpointStorage, InMemoryCheckpointStorage
 
 from planarian_autogen import Environment
-from planarian_autogen.agent_framework import (
-    StatepointCheckpointStorage,
-    StatepointMiddleware,
-    primitive_tools,
-    sandbox_tools,
-)
+from planarian_autogen.agent_framework import StatepointCheckpointStorage, primitive_tools, sandbox_tools
 from planarian_core.errors import CaptureError
 from tests.planarian_autogen.appending import NAME, workflow
+from tests.planarian_autogen.scripted_agents import agent, bash, results
 
 Run = Callable[[Any], Any]
 
 
-class Scripted(FunctionInvocationLayer[Any], BaseChatClient[Any]):
-    """Makes the calls that the script says, then says its last words."""
-
-    def __init__(self, *turns: str | Sequence[tuple[str, dict[str, Any]]]) -> None:
-        super().__init__()
-        self._turns = iter(turns)
-
-    def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **_: Any) -> Awaitable[ChatResponse]:
-        async def answered() -> ChatResponse:
-            turn = next(self._turns)
-            if isinstance(turn, str):
-                return ChatResponse(messages=[Message(role="assistant", contents=[turn])])
-            calls = [
-                Content.from_function_call(call_id=f"{name}-{index}", name=name, arguments=json.dumps(arguments))
-                for index, (name, arguments) in enumerate(turn)
-            ]
-            return ChatResponse(messages=[Message(role="assistant", contents=calls)])
-
-        return answered()
-
-
 def _agent(environment: Environment, *turns: Any) -> Agent[Any]:
-    tools = [*sandbox_tools(environment), *primitive_tools(environment)]
-    return Agent(Scripted(*turns), tools=tools, middleware=[StatepointMiddleware(environment)])
-
-
-def _results(response: Any) -> list[str]:
-    contents = [content for message in response.messages for content in message.contents]
-    return [str(content.result) for content in contents if content.type == "function_result"]
-
-
-def _bash(command: str) -> tuple[str, dict[str, Any]]:
-    return "bash", {"command": command}
+    return agent(environment, [*sandbox_tools(environment), *primitive_tools(environment)], *turns)
 
 
 def test_an_agent_works_in_the_environment(environment: Environment, run: Run) -> None:
     overlap = "test ! -e busy || echo overlap; touch busy; sleep 0.1; rm busy; echo -n {} >> f"
-    agent = _agent(
+    worker = _agent(
         environment,
-        [_bash(overlap.format(n)) for n in "abc"],
+        [bash(overlap.format(n)) for n in "abc"],
         [("snapshot", {"name": "abc"})],
-        [_bash("rm f; echo gone; exit 1")],
+        [bash("rm f; echo gone; exit 1")],
         [("rollback", {"statepoint": "abc"})],
         [("read_file", {"path": "f"}), ("rollback", {"statepoint": "nowhere"})],
         "done",
     )
-    response = run(agent.run("go"))
-    results = _results(response)
-    assert results[:3] == ["(no output)"] * 3
-    assert results[4] == "gone\n(exit code 1)"
-    assert "was rolled back to statepoint" in results[5]
-    assert sorted(results[6].removeprefix("1\t")) == ["a", "b", "c"]
-    assert "nowhere" in results[7]
+    response = run(worker.run("go"))
+    found = results(response)
+    assert found[:3] == ["(no output)"] * 3
+    assert found[4] == "gone\n(exit code 1)"
+    assert "was rolled back to statepoint" in found[5]
+    assert sorted(found[6].removeprefix("1\t")) == ["a", "b", "c"]
+    assert "nowhere" in found[7]
     assert response.text == "done"
     points = environment.planarian.registry.statepoints(environment.sandbox.id)
     assert len([point for point in points if point.description.startswith("after bash(command='test")]) == 3
@@ -100,9 +55,9 @@ def test_a_failed_statepoint_is_told(environment: Environment, run: Run, monkeyp
     async def story() -> Any:
         await environment.start()
         monkeypatch.setattr(environment.planarian.statepoints, "snapshot_anyway", full)  # what a full disk does
-        return await _agent(environment, [_bash("echo 1")], [_bash("echo 2")], "done").run("go")
+        return await _agent(environment, [bash("echo 1")], [bash("echo 2")], "done").run("go")
 
-    first, second = _results(run(story()))
+    first, second = results(run(story()))
     assert first == "1"
     assert second.startswith("2\nNo statepoint was taken after the call before this one: the disk is full")
 
