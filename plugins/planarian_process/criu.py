@@ -15,6 +15,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 
+from planarian_core.control_groups import refuse_frozen
 from planarian_core.errors import BackendUnavailable, CaptureError, RestoreError
 from planarian_core.interfaces import (
     Availability,
@@ -30,7 +31,6 @@ from planarian_process.criu_chain import Inherited
 from planarian_process.criu_engine import Dump, EngineFailure, open_directory
 from planarian_process.criu_epoch import Epoch
 from planarian_process.criu_finishing import artefact_of, directory_of, finish, finished
-from planarian_process.criu_freezer import refuse_frozen
 from planarian_process.criu_increments import FULL_EVERY, Increments, Plan, usable
 from planarian_process.criu_log import diagnose, log_gaps, unfit_parent
 from planarian_process.criu_probe import Probe

@@ -1,14 +1,11 @@
-"""Leaves a tree that comes back to life frozen, by its version 2 control group; and tells one that is."""
+"""Leaves a tree that comes back to life frozen, by its version 2 control group."""
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
-from collections.abc import Iterable
 from pathlib import Path
 
-from planarian_core.errors import CaptureError
 from planarian_process.criu_rpc import Worker
 
 _PATIENCE = 10.0
@@ -38,15 +35,3 @@ def _own_group(group: str) -> str:
     if own.startswith("/.."):
         raise OSError(f"our own control group {own} is out of reach here")
     return os.path.join(top, own.lstrip("/"))
-
-
-def refuse_frozen(groups: Iterable[str]) -> None:
-    """CaptureError when one of a sandbox's control groups is frozen: CRIU would wait for ever."""
-    for group in groups:
-        with contextlib.suppress(OSError):  # version 1 has no such file
-            if Path(group, "cgroup.freeze").read_text().strip() == "1":
-                raise CaptureError(
-                    f"the sandbox stands still: its control group {group} is frozen",
-                    state="nothing was captured; it goes on standing still",
-                    remedy=f"let it run: write 0 to {group}/cgroup.freeze",
-                )

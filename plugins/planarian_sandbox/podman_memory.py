@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from planarian_core.control_groups import refuse_frozen
 from planarian_core.durable import sync_directory
 from planarian_core.errors import BackendUnavailable, CaptureError, PlanarianError, RestoreError
 from planarian_core.interfaces import (
@@ -91,6 +92,7 @@ class PodmanMemory:
         Raises:
             CaptureError: the cause, from CRIU's log. ``images`` is empty again; the sandbox runs on.
         """
+        refuse_frozen(sandbox.live.cgroups)
         control = Control.of_live(self._home, sandbox.spec, sandbox.live)
         before = {pid: _info(pid) for pid in sandbox.tasks()}
         work = control.work()
