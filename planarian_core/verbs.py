@@ -11,6 +11,7 @@ from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from planarian_core.errors import LineageError, RestoreError, SandboxError
+from planarian_core.logged_service import adopted
 from planarian_core.model import Drill, Hold, RestoreContext, SandboxRecord, Statepoint
 from planarian_core.sandbox import Sandbox, StatepointRef
 
@@ -183,7 +184,8 @@ def prune(
 
 def _reclaim_undo_data(self: Planarian, record: SandboxRecord) -> None:
     """What remote services keep for statepoints that are gone; a busy sandbox's waits for the next pruning."""
-    if not self.registry.effects.entries(record.id):
+    points = self.registry.statepoints(record.id)
+    if not self.registry.effects.entries(record.id) and not any(adopted(p) for point in points for p in point.remote):
         return
     try:
         with self.sandboxes.lock(record.id).acquire(exclusive=True, timeout=0):

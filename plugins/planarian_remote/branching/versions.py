@@ -118,8 +118,9 @@ class DoltVersions:
         ):
             tip = str(branch.value("SELECT dolt_hashof('HEAD')"))
             needed = [version for version in versions if not _leads_to(branch, tip, version)]
-            tags = _tags(branch, sandbox_id)
-            idle = [tag for tag in tags if not any(_leads_to(branch, tag, version) for version in needed)]
+            tags, own = _tags(branch, sandbox_id), {_ref(sandbox_id, version) for version in needed}
+            others = [tag for tag in tags if tag not in own]
+            idle = [tag for tag in others if not any(_leads_to(branch, tag, version) for version in needed)]
             for tag in idle[len(idle) == len(tags) :]:  # one stays, as a sign that the sandbox was here
                 branch.execute("SELECT dolt_tag('-d', ?)", tag)
 

@@ -504,9 +504,8 @@ def test_a_promoted_fork_gives_its_rows_to_its_source(
 
 
 def test_what_was_adopted_of_a_fork_outlives_it_until_it_is_pruned(
-    notes: Notes, planarian: Planarian, sandbox: Sandbox, agent: Agent
+    notes: Notes, planarian: Planarian, sandbox: Sandbox
 ) -> None:
-    _write(agent, "before")
     fork = planarian.fork(planarian.snapshot(sandbox, name="base"))
     with closing(Agent(planarian, fork)) as theirs:
         _write(theirs, "attempted")
