@@ -42,10 +42,10 @@ class Scope:
     rounds: int
     pool: str
 
-    def up_to(self, most: int) -> Scope:
-        """The sizes that are at most this."""
+    def only(self, most: int, rounds: int) -> Scope:
+        """The sizes that are at most ``most``, in so many rounds (0: as many as here)."""
         memory, files = (tuple(size for size in sizes if size <= most) for sizes in (self.memory, self.files))
-        return Scope(memory, files, self.rounds, self.pool)
+        return Scope(memory, files, rounds or self.rounds, self.pool)
 
 
 WHOLE = Scope((16, 64, 200, 512), (16, 64, 256, 1024), rounds=3, pool="6G")

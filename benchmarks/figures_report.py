@@ -90,8 +90,8 @@ def remarks(data: Data) -> str:
         if sample["way"] == OURS and sample["kind"] == "memory" and sample["whole"]
     ]
     text = (
-        "Stored is what a snapshot added to the disk, its median. A time is the median over the rounds of the other's "
-        "by Planarian's, with the least and the most."
+        f"Rounds: {data['scope']['rounds']}. Stored is what a snapshot added to the disk, its median. A time is the "
+        "median over the rounds of the other's by Planarian's, with the least and the most."
     )
     if whole:
         text += f" **Not incremental in this run**: Planarian's {', '.join(dict.fromkeys(whole))}."

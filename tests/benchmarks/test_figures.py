@@ -25,7 +25,12 @@ def measured(sizes: dict[str, int]) -> dict[str, Any]:
         for size in (sizes[way] if operation in SNAPSHOTS else None,)
         for number in (1, 0)
     ]
-    return {"benchmark": "figures", "host": {"kernel": "Linux", "zfs": "2.3"}, "scope": {}, "samples": samples}
+    return {
+        "benchmark": "figures",
+        "host": {"kernel": "Linux", "zfs": "2.3"},
+        "scope": {"rounds": 2},
+        "samples": samples,
+    }
 
 
 def document(tmp_path: Path, data: dict[str, Any]) -> str:
@@ -44,6 +49,7 @@ def test_times_are_given_by_each_other_round_by_round_and_sizes_by_themselves(tm
     for operation in SNAPSHOTS:
         assert f"| 16 MiB | {operation} | {stored} | 6.0 x (4.0 … 8.0) | 30.0 x (20.0 … 40.0) |" in text
     assert "| 16 MiB | fork |  |  |  | 6.0 x (4.0 … 8.0) | 30.0 x (20.0 … 40.0) |" in text
+    assert "Rounds: 2." in text
     assert "Not incremental" not in text
 
 
