@@ -28,6 +28,13 @@ def file_pool(folder: Path, size: int = 2 * 1024**3) -> Iterator[str]:
         file.unlink()
 
 
+def listed(name: str, kind: str = "filesystem") -> list[str]:
+    """What ``zfs list`` knows below a dataset; ``kind``: ``filesystem`` or ``snapshot``."""
+    command = ["zfs", "list", "-H", "-r", "-t", kind, "-o", "name", name]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, timeout=60)
+    return [line for line in done.stdout.splitlines() if line != name]
+
+
 @cache
 def why_no_zfs() -> str:
     """Why :func:`file_pool` doesn't work here; empty when it does."""

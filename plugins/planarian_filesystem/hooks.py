@@ -30,7 +30,8 @@ def _zfs(home: Path) -> FilesystemBackend:
 @hookimpl
 def planarian_backends() -> Sequence[BackendFactory]:
     return [
-        BackendFactory("filesystem", "zfs", _zfs, rank=5),  # by name only: its tests in the guest have not all run yet
+        # Where a home has a place in a ZFS pool, or a btrfs, that is because somebody made it for this.
+        BackendFactory("filesystem", "zfs", _zfs, rank=25),
         BackendFactory("filesystem", "btrfs", _btrfs, rank=20),
         BackendFactory("filesystem", "copy", _copy, rank=10),
     ]

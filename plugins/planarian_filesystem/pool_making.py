@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import ctypes
-import errno
 import os
 import secrets
 import shutil
@@ -19,10 +17,10 @@ from planarian_core.units import size as shown
 from planarian_filesystem import btrfs_ioctl, btrfs_subvolumes, pool_loop
 from planarian_filesystem.btrfs_layers import ORIGINS, STATEPOINTS, drop
 from planarian_filesystem.pool import LABEL, Pool, unavailable
+from planarian_filesystem.pool_file import check_room, extend
 from planarian_filesystem.pool_status import contents
 
 LEAST = 256 * 1024**2
-_MARGIN = 256 * 1024**2
 _MKFS = ("--quiet", "--nodiscard", "--metadata", "dup", "--data", "single")
 """Metadata twice: the disk below may have no checksums. No discard: it would give back what was set aside."""
 _MKFS_SECONDS = 300
@@ -49,7 +47,7 @@ def create_file(pool: Pool, size: int, *, sparse: bool = False) -> None:
     pool.home.mkdir(mode=0o700, parents=True, exist_ok=True)
     with pool.locked():
         _check_none(pool)
-        _check_room(pool.home, size, sparse)
+        check_room(pool.home, size, sparse)
         draft = pool.file.with_name(f"{pool.file.name}.new")
         draft.unlink(missing_ok=True)
         try:
@@ -123,9 +121,9 @@ def grow(pool: Pool, size: int) -> None:
                 state="nothing was changed",
                 remedy="give a larger size, or +10G for so much more",
             )
-        _check_room(pool.home, size - known.allocated, known.sparse)
+        check_room(pool.home, size - known.allocated, known.sparse)
         with open(pool.file, "r+b") as file:
-            _extend(file.fileno(), max(size, known.file_size), known.sparse)
+            extend(file.fileno(), max(size, known.file_size), known.sparse)
         reach("pool.extended")
         pool_loop.grown(pool_loop.device_of(pool.file))
         fd = os.open(layers, _DIRECTORY)
@@ -228,22 +226,10 @@ def _check_none(pool: Pool) -> None:
     )
 
 
-def _check_room(home: Path, more: int, sparse: bool) -> None:
-    held = os.statvfs(home)
-    free = held.f_bavail * held.f_frsize
-    if not sparse and more + _MARGIN > free:
-        raise ConfigurationError(
-            f"{shown(max(more, 0))} are wanted and {shown(free)} are free at {home}",
-            code="pool-no-room",
-            state="nothing was changed",
-            remedy="give a smaller size, or --sparse to planarian pool create",
-        )
-
-
 def _make(draft: Path, size: int, sparse: bool) -> None:
     try:
         with open(os.open(draft, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "r+b") as file:
-            _extend(file.fileno(), size, sparse)
+            extend(file.fileno(), size, sparse)
         done = subprocess.run(
             ["mkfs.btrfs", *_MKFS, *_small_nodes(), "--label", LABEL, str(draft)],
             capture_output=True, text=True, timeout=_MKFS_SECONDS, check=False, stdin=subprocess.DEVNULL,
@@ -267,16 +253,3 @@ def _make(draft: Path, size: int, sparse: bool) -> None:
 def _small_nodes() -> tuple[str, ...]:
     """A snapshot rewrites a few nodes whole: with the smallest ones it takes a third of the space, and less time."""
     return ("--nodesize", "4096") if os.sysconf("SC_PAGE_SIZE") == 4096 else ()
-
-
-def _extend(fd: int, size: int, sparse: bool) -> None:
-    """Make a file ``size`` bytes long, its space set aside unless it is ``sparse``."""
-    if sparse:
-        os.ftruncate(fd, size)
-        return
-    libc = ctypes.CDLL(None, use_errno=True)
-    if libc.fallocate(fd, 0, ctypes.c_long(0), ctypes.c_long(size)) != 0:
-        number = ctypes.get_errno()
-        if number == errno.EOPNOTSUPP:
-            raise OSError(number, "this file system can't set space aside; use --sparse")
-        raise OSError(number, os.strerror(number))

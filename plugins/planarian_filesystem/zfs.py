@@ -24,6 +24,7 @@ from planarian_filesystem.zfs_datasets import Datasets
 from planarian_filesystem.zfs_errors import STATUS, capture_errors, gone, restore_errors, what_happened
 from planarian_filesystem.zfs_pool import ZfsPool
 from planarian_filesystem.zfs_staging import StagedClone
+from planarian_filesystem.zfs_trial import try_all
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._-]{0,150}")
@@ -50,7 +51,7 @@ class ZfsBackend:
         if self._probed is not None and self._probed.available:
             return self._probed
         try:
-            _try_all(self._pool.ready())
+            try_all(self._pool.ready())
         except PlanarianError as error:
             return Availability(False, error.message.rstrip("."), error.remedy)
         except OSError as error:
@@ -105,14 +106,16 @@ class ZfsBackend:
     # --- restore
 
     def verify(self, artefact: Artefact) -> None:
-        with restore_errors("nothing was changed"):
-            self._snapshot(self._pool.ready(), artefact)
+        datasets = self._pool.ready()
+        with restore_errors("nothing was changed"), datasets.locked(shared=True):
+            self._snapshot(datasets, artefact)
 
     @contextlib.contextmanager
     def open_tree(self, artefact: Artefact) -> Iterator[FileTree]:
         with contextlib.ExitStack() as stack:
-            with restore_errors("nothing was changed"):
-                name = self._snapshot(self._pool.ready(), artefact)
+            datasets = self._pool.ready()
+            with restore_errors("nothing was changed"), datasets.locked(shared=True):
+                name = self._snapshot(datasets, artefact)
                 fd = stack.enter_context(zfs_mount.attached(name, read_only=True))
                 tree = stack.enter_context(DirectoryTree(fd))
             yield tree
@@ -121,16 +124,17 @@ class ZfsBackend:
         datasets, name = self._of(layer)
         with restore_errors("the files are as they were"):
             datasets.clear(name)
-            snapshot = self._snapshot(datasets, artefact)
             clone = datasets.begin(name)
             try:
-                zfs_library.clone(datasets.full(clone), snapshot)
+                with datasets.locked(shared=True):
+                    snapshot = self._snapshot(datasets, artefact)
+                    zfs_library.clone(datasets.full(clone), snapshot)
                 reach("zfs.staged")
                 fd = zfs_mount.attach(datasets.full(clone))
             except BaseException:
                 datasets.give_up(name, clone)
                 raise
-        return StagedClone(datasets, name, clone, snapshot, fd)
+        return StagedClone(datasets, name, clone, artefact.reference, fd)
 
     # --- giving up
 
@@ -180,19 +184,6 @@ class ZfsBackend:
         if not dataset:
             raise gone(artefact.reference, datasets.base, "is missing from the pool")
         return datasets.snapshot(dataset, artefact.reference)
-
-
-def _try_all(datasets: Datasets) -> None:
-    """Make a dataset, look into a snapshot of it and remove both, as every sandbox needs it."""
-    trial = datasets.full(datasets.new())
-    zfs_library.create(trial)
-    try:
-        zfs_library.snapshot(f"{trial}@trial")
-        with zfs_mount.attached(f"{trial}@trial", read_only=True):
-            pass
-    finally:
-        zfs_library.destroy_snapshot(f"{trial}@trial")
-        zfs_library.destroy(trial)
 
 
 def _checked(statepoint_id: str) -> None:

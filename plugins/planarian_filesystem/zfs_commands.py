@@ -20,13 +20,17 @@ def create(
     dataset: Annotated[
         str, typer.Option(metavar="DATASET", help="Use a dataset of a pool that is there, instead of a file.")
     ] = "",
+    sparse: Annotated[
+        bool, typer.Option("--sparse", help="Take the host's space as it is used, not all at once.")
+    ] = False,
     as_json: JsonOption = False,
 ) -> None:
     """Make a place in a ZFS pool for the sandboxes of this home (root only).
 
     Sandboxes made from then on keep their files in it. With --dataset everything goes below that dataset. Without, the
-    pool is a file in the home, for trials: the file takes the host's space as it is used, and a host whose disk is full
-    stops it. It is imported and mounted again by the next command after a reboot.
+    pool is a file in the home, for trials. Its space is set aside at once: a file that can't grow any more because the
+    host's disk is full would fail the writes of whatever runs in its sandboxes. With --sparse that is your risk. It is
+    imported and mounted again by the next command after a reboot.
 
     \b
     Example:
@@ -39,7 +43,7 @@ def create(
     if dataset:
         zfs_making.create_below(pool, dataset)
     else:
-        zfs_making.create_file(pool, size_of(size))
+        zfs_making.create_file(pool, size_of(size), sparse=sparse)
     _show(zfs_making.status(pool), as_json)
 
 
@@ -64,11 +68,13 @@ def destroy(
     """Remove the place in the pool, and the pool file.
 
     It is refused while the files of any sandbox or statepoint are in it. With --force those are removed for good; while
-    a sandbox in it runs it is refused all the same. Of the pool of --dataset only Planarian's own datasets go.
+    a sandbox in it runs it is refused all the same: planarian stop ends that. Of the pool of --dataset only Planarian's
+    own datasets go. One that can't be used any more (its file or dataset is gone) is given up with --force too.
 
     \b
     Example:
       planarian zfs destroy
+      planarian zfs destroy --force
     """
     from planarian_filesystem import zfs_making
 
@@ -101,5 +107,6 @@ def _show(found: ZfsStatus, as_json: bool) -> None:
         "health": found.health,
         "size": f"{shown(found.used)} used, {shown(found.available)} free",
         "holds": f"{found.sandboxes} sandboxes, {found.statepoints} statepoints",
+        "waiting": f"{found.waiting} datasets, for what builds on them or uses them" if found.waiting else "",
     }
     print_facts(facts)

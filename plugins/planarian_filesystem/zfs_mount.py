@@ -58,7 +58,7 @@ def remove(path: Path) -> None:
 def mounts() -> dict[str, str]:
     """What is mounted where: the dataset by path, of ZFS only; the uppermost where several are."""
     found = {}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
         for line in file:
             before, _, after = line.partition(" - ")
             kind, source = after.split()[:2]
@@ -67,6 +67,17 @@ def mounts() -> dict[str, str]:
                 found[path] = _plain(source)
             else:
                 found.pop(path, None)
+    return found
+
+
+def in_use(pool: str) -> set[str]:
+    """The datasets of a pool that are mounted anywhere, in whatever mount namespace, or kept by an open file."""
+    found = set()
+    for counters in Path("/proc/spl/kstat/zfs", pool).glob("objset-*"):
+        with contextlib.suppress(FileNotFoundError):  # it was the last use of that one
+            for line in counters.read_text().splitlines():
+                if line.startswith("dataset_name"):
+                    found.add(line.split(maxsplit=2)[2])
     return found
 
 

@@ -33,7 +33,7 @@ class Notes:
         """What a note says; empty when there is none."""
         try:
             return os.readlink(self._root / kind / name)
-        except OSError:
+        except FileNotFoundError:  # any other error isn't an answer
             return ""
 
     def names(self, kind: str) -> list[str]:

@@ -10,17 +10,22 @@ import contextlib
 import fcntl
 import json
 import os
+import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from planarian_core.durable import sync_directory
 from planarian_filesystem import zfs_library, zfs_mount
 from planarian_filesystem.zfs_command import zpool
 from planarian_filesystem.zfs_datasets import Datasets
 from planarian_filesystem.zfs_errors import STATUS, unavailable, what_happened
-from planarian_filesystem.zfs_notes import LAYERS
 
 CREATE = "planarian zfs create"
+GIVE_UP = "planarian zfs destroy --force"
+_LONGEST = 160
+_DATASET = re.compile(r"[A-Za-z][A-Za-z0-9_.: -]*(/[A-Za-z0-9_.: -]+)*")
+"""Of what ZFS allows all, so that none is taken for an option, a snapshot or several names."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +54,21 @@ class ZfsPool:
         """BackendUnavailable when there is none."""
         try:
             found = json.loads(self.note.read_text())
-            return Where(str(found["base"]), bool(found["file"]))
+            return Where(checked(str(found["base"])), bool(found["file"]))
         except FileNotFoundError as error:
             raise unavailable("this home has no place in a ZFS pool", f"as root: {CREATE}") from error
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise unavailable(f"{self.note} can't be read: {error}", f"put it back; {STATUS}") from error
 
     def remember(self, where: Where) -> None:
-        """Written whole or not at all."""
+        """Written whole or not at all; it lasts when this returns."""
         passing = self.note.with_suffix(".new")
-        passing.write_text(json.dumps(asdict(where)))
+        with open(passing, "w", encoding="utf-8") as file:
+            json.dump(asdict(where), file)
+            file.flush()
+            os.fsync(file.fileno())
         os.replace(passing, self.note)
+        sync_directory(self.home)
 
     def ready(self) -> Datasets:
         """The datasets, whose layers are mounted when this returns; BackendUnavailable says why not."""
@@ -74,8 +83,7 @@ class ZfsPool:
             try:
                 self._mount(where)
                 datasets.notes.prepare()
-                for layer in datasets.notes.names(LAYERS):
-                    datasets.settle(layer)
+                datasets.settle_all()
             except OSError as error:
                 raise unavailable(f"{where.base} can't be used: {what_happened(error)}", STATUS) from error
         self._ready = (self._device(), datasets)
@@ -92,20 +100,30 @@ class ZfsPool:
             os.close(fd)
 
     def _mount(self, where: Where) -> None:
-        if zfs_mount.mounts().get(str(self.root)) == where.base:
+        mounted = zfs_mount.mounts()
+        if mounted.get(str(self.root)) == where.base:
             return
+        elsewhere = [path for path, dataset in mounted.items() if dataset == where.base]
+        if elsewhere:
+            raise unavailable(f"{where.base} is another home's: it is mounted at {elsewhere[0]}", "use that home")
         if not zfs_library.exists(where.base):
-            if not where.file:
-                pool = where.base.partition("/")[0]
-                raise unavailable(f"the dataset {where.base} isn't there", f"zpool import {pool}, if it isn't imported")
-            if not self.file.is_file():
-                raise unavailable(f"{self.file} is gone, and with it all that was in it", f"put it back, or {CREATE}")
-            zpool("import", "-N", "-o", "cachefile=none", "-d", str(self.file), where.base)
+            self._import(where)
         self.root.mkdir(mode=0o700, exist_ok=True)
         with zfs_mount.attached(where.base) as fd:
             zfs_mount.remove(self.root)
             zfs_mount.place(fd, self.root)
             os.chmod(self.root, 0o700)
+
+    def _import(self, where: Where) -> None:
+        if not where.file:
+            pool = where.base.partition("/")[0]
+            raise unavailable(
+                f"the dataset {where.base} isn't there",
+                f"zpool import {pool}, if it isn't imported; if it is gone for good: {GIVE_UP}",
+            )
+        if not self.file.is_file():
+            raise unavailable(f"{self.file} is gone, and with it all that was in it", f"put it back, or {GIVE_UP}")
+        zpool("import", "-N", "-o", "cachefile=none", "-d", str(self.file), where.base)
 
     def _device(self) -> int:
         """Tells one mount of the base dataset from another, and from none; -1 for none."""
@@ -114,3 +132,10 @@ class ZfsPool:
         except OSError:
             return -1
         return found.st_dev if found.st_dev != above.st_dev else -1
+
+
+def checked(dataset: str) -> str:
+    """The name, if it can be a dataset's; ValueError else."""
+    if not _DATASET.fullmatch(dataset) or len(dataset) > _LONGEST:
+        raise ValueError(f"{dataset[:_LONGEST]!r} is no name of a dataset, or too long for more below it")
+    return dataset

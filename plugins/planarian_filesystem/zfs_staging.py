@@ -21,14 +21,14 @@ class StagedClone:
     or until the next operation on the layer.
     """
 
-    def __init__(self, datasets: Datasets, layer: str, clone: str, origin: str, fd: int) -> None:
-        """``clone``: the dataset beside the layer, attached as ``fd``, which is this one's to close; ``origin``: the
-        snapshot that it was made from, by its full name.
+    def __init__(self, datasets: Datasets, layer: str, clone: str, statepoint: str, fd: int) -> None:
+        """``clone``: the dataset beside the layer, made from the snapshot of ``statepoint`` and attached as ``fd``,
+        which is this one's to close.
         """
         self._datasets = datasets
         self._layer = layer
         self._clone = clone
-        self._origin = origin
+        self._statepoint = statepoint
         self._fd = fd
         self._before = datasets.current(layer)
         self._switched = False
@@ -47,15 +47,17 @@ class StagedClone:
         """One note, replaced in one step that lasts, then the mount; a crash between them is finished by whoever
         comes next.
         """
-        if self._switched:
+        if self._fd < 0:
             return
-        with restore_errors("the files are as they were"):
-            self._datasets.put(self._layer, self._clone)
-        self._switched = True
-        self._found = None
-        reach("zfs.switched")
-        with restore_errors("the layer is the statepoint's, but isn't mounted yet"):
-            self._datasets.show(self._layer, self._fd)
+        with contextlib.ExitStack() as stack:
+            with restore_errors("the files are as they were"):
+                stack.enter_context(self._datasets.locked())
+                self._datasets.put(self._layer, self._clone)
+            self._switched = True
+            self._found = None
+            reach("zfs.switched")
+            with restore_errors("the layer is the statepoint's, but isn't mounted yet"):
+                self._datasets.show(self._layer, self._fd)
         self._close()
 
     def discard(self) -> None:
@@ -82,8 +84,10 @@ class StagedClone:
     def _compare(self) -> tuple[tuple[str, ...], int]:
         with restore_errors("the restore itself is not affected"), contextlib.ExitStack() as stack:
             try:
-                names = (self._datasets.full(self._before), self._origin)
-                before, after = (stack.enter_context(zfs_mount.attached(name, read_only=True)) for name in names)
+                with self._datasets.locked(shared=True):
+                    holder = self._datasets.holder(self._statepoint)
+                    names = (self._datasets.full(self._before), self._datasets.snapshot(holder, self._statepoint))
+                    before, after = (stack.enter_context(zfs_mount.attached(name, read_only=True)) for name in names)
             except FileNotFoundError as error:
                 raise RestoreError(
                     "What the restore changes can't be told: the layer that was, or the snapshot, is gone.",

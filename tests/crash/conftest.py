@@ -69,7 +69,7 @@ def tank(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 
 
 @pytest.fixture
-def home(combination: Combination, tmp_path: Path, request: pytest.FixtureRequest) -> Path:
+def home(combination: Combination, tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Path]:
     """Where the home goes; with a pool in it where the combination needs one."""
     home = tmp_path / "home"
     if combination.filesystem == "zfs":
@@ -80,7 +80,9 @@ def home(combination: Combination, tmp_path: Path, request: pytest.FixtureReques
         for made in (pool, home):
             made.mkdir(mode=0o700)
         (home / "pool").symlink_to(pool)
-    return home
+    yield home
+    if combination.filesystem == "zfs":
+        zfs_making.destroy(ZfsPool(home), force=True)
 
 
 @pytest.fixture

@@ -20,6 +20,8 @@ from planarian_core.model import Status
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.oracle import Description, assert_same
 from planarian_core.testing.workloads import COUNTER_SERVER, ask_counter, describe_beside_socket, remove_all
+from planarian_core.testing.zfs import listed
+from planarian_filesystem.zfs_pool import ZfsPool
 
 OPERATE = Path(__file__).with_name("operate.py")
 SOCKET = "counter.sock"
@@ -42,6 +44,9 @@ class World:
 
     def files_kept(self) -> list[str]:
         """What lies in the pool, where there is one."""
+        if self.filesystem == "zfs":
+            below = f"{ZfsPool(self.home).where().base}/layers"
+            return [*listed(below), *listed(below, "snapshot")]
         layers = self.home / "pool" / "layers"
         names = os.listdir(layers) if layers.exists() else []
         own = (".statepoints", ".origins")
