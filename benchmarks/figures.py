@@ -94,21 +94,22 @@ def measure_ways(ways: Mapping[str, Way], scope: Scope, say: Say) -> list[Sample
         names = [name for name in ways if name != INCREMENTAL or not load.files]
         if warm and scope.rounds > 1:
             for name in names:
-                _cycle(ways[name], name, load, -1)
+                _cycle(ways[name], name, load, -1, say)
             warm = False
         for number in range(scope.rounds):
             for name in rotated(names, number):
                 say(f"{load.size} MiB of {load.kind}, {name}, round {number + 1}")
-                found += _cycle(ways[name], name, load, number)
+                found += _cycle(ways[name], name, load, number, say)
     return found
 
 
-def _cycle(way: Way, name: str, load: Load, number: int) -> list[Sample]:
+def _cycle(way: Way, name: str, load: Load, number: int, say: Say) -> list[Sample]:
     """One sandbox from its beginning to its end."""
     found = []
 
     def note(operation: str, stopwatch: Stopwatch, taken: Taken | None = None) -> None:
         size, said = (taken.size, taken.said) if taken else (None, ())
+        say(f"  {operation}: {stopwatch.seconds:.2f} s{f', {size} bytes' if taken else ''}")
         found.append(Sample(load.kind, load.size, name, operation, number, stopwatch.seconds, size, said))
 
     def snapshot(subject: Subject, operation: str) -> Taken:
