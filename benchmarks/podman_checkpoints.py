@@ -55,7 +55,8 @@ class Podman:
         limits = ("--ulimit=nofile=1024:1024", "--ulimit=nproc=4096:4096")  # podman's own need CAP_SYS_RESOURCE
         self.run(
             *(verb, f"--name={name}", *options, *limits, "--network=none", "--log-driver=none", "--workdir=/load"),
-            *("--volume=/usr:/usr:ro", _IMAGE, *load.argv),
+            # A fork would have its source's control group as the root of its own namespace, which CRIU refuses to dump.
+            *("--cgroupns=host", "--volume=/usr:/usr:ro", _IMAGE, *load.argv),
         )
 
     def inspect(self, name: str, what: str) -> str:
