@@ -24,7 +24,8 @@ PYTHONS = ["3.11", "3.12", "3.13"]
 RUNNING = f"{sys.version_info.major}.{sys.version_info.minor}"
 IS_ROOT = os.geteuid() == 0
 REQUIRED_OF_ROOT = (
-    "linux,root,namespaces,userns,criu,btrfs,git,tmux,redis-server,chromium-headless-shell,postgresql,npm,doltlite,pypi"
+    "linux,root,namespaces,userns,criu,btrfs,podman,git,tmux,redis-server,chromium-headless-shell,postgresql,npm,"
+    "doltlite,pypi"
 )
 KINDS_APART = ("branching", "declared", "sqlite")
 USER = "planarian-test"
