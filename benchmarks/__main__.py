@@ -64,6 +64,7 @@ def _parser() -> argparse.ArgumentParser:
         if name == "figures":
             command.add_argument("--most", type=int, default=1024, metavar="MIB", help="leave larger sizes out")
             command.add_argument("--rounds", type=int, default=0, help="instead of three")
+            command.add_argument("--minutes", type=float, default=0, help="begin no size after so many")
     drawing = commands.add_parser("draw", help="the diagrams of what `figures --json` has written; needs matplotlib")
     drawing.add_argument("file", type=Path, metavar="FILE")
     drawing.add_argument("--to", type=Path, default=Path("docs/figures/primitives"), metavar="PATH", help="no ending")
@@ -99,7 +100,7 @@ def _turns(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
 
 
 def _figures(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
-    scope = figures.QUICK if options.quick else figures.WHOLE.only(options.most, options.rounds)
+    scope = figures.QUICK if options.quick else figures.WHOLE.only(options.most, options.rounds, options.minutes)
     about = host.describe(folder)
     samples, runtime = figures.measure(folder, scope, _say)
     data = figures_report.to_dict(about | figures_report.surroundings(runtime), scope, samples)

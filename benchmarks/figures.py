@@ -7,6 +7,7 @@ after that, a fork of it, and that fork's first snapshot. Before each snapshot a
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -35,17 +36,18 @@ Way = Callable[[Load], AbstractContextManager[Subject]]
 
 @dataclass(frozen=True)
 class Scope:
-    """Sizes in MiB; a size is measured with each way once a round."""
+    """Sizes in MiB; a size is measured with each way once a round. None is begun after so many minutes (0: all are)."""
 
     memory: tuple[int, ...]
     files: tuple[int, ...]
     rounds: int
     pool: str
+    minutes: float = 0
 
-    def only(self, most: int, rounds: int) -> Scope:
+    def only(self, most: int, rounds: int, minutes: float) -> Scope:
         """The sizes that are at most ``most``, in so many rounds (0: as many as here)."""
         memory, files = (tuple(size for size in sizes if size <= most) for sizes in (self.memory, self.files))
-        return Scope(memory, files, rounds or self.rounds, self.pool)
+        return Scope(memory, files, rounds or self.rounds, self.pool, minutes)
 
 
 WHOLE = Scope((16, 64, 200, 512), (16, 64, 256, 1024), rounds=3, pool="6G")
@@ -90,7 +92,12 @@ def measure_ways(ways: Mapping[str, Way], scope: Scope, say: Say) -> list[Sample
     """``criu-inc`` takes no part where files are the load: it holds none. What is first of all only warms up."""
     found = []
     warm = True
-    for load in (*(Load(size) for size in scope.memory), *(Load(0, size) for size in scope.files)):
+    begun = time.monotonic()
+    loads = (*(Load(size) for size in scope.memory), *(Load(0, size) for size in scope.files))
+    for load in sorted(loads, key=lambda each: each.size):
+        if scope.minutes and time.monotonic() - begun > scope.minutes * 60:
+            say(f"{load.size} MiB of {load.kind} isn't begun: {scope.minutes:g} minutes are over")
+            continue
         names = [name for name in ways if name != INCREMENTAL or not load.files]
         if warm and scope.rounds > 1:
             for name in names:
