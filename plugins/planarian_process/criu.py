@@ -33,6 +33,7 @@ from planarian_process.criu_epoch import Epoch
 from planarian_process.criu_finishing import artefact_of, directory_of, finish, finished
 from planarian_process.criu_increments import FULL_EVERY, Increments, Plan, usable
 from planarian_process.criu_log import diagnose, log_gaps, unfit_parent
+from planarian_process.criu_members import Members, members
 from planarian_process.criu_probe import Probe
 from planarian_process.criu_rpc import Surroundings
 from planarian_process.criu_shape import Shape
@@ -116,7 +117,9 @@ class CriuBackend:
             with contextlib.ExitStack() as after:
                 started = time.perf_counter()
                 with contextlib.ExitStack() as standstill:
-                    dump, written, plan, inherited = self._begin(after, standstill, init, images, tasks, shape)
+                    dump, written, plan, inherited, whose = self._begin(
+                        after, standstill, sandbox, images, tasks, shape
+                    )
                     pool = after.enter_context(ThreadPoolExecutor(max_workers=2))
                     finishing = pool.submit(finish, written, images, shape, plan, inherited)
                     looked = pool.submit(lambda: (read_tasks(init, sandbox.tasks()), halt(sandbox)))
@@ -126,7 +129,7 @@ class CriuBackend:
                 proof = {DETAIL: baseline(sandbox, halted, directory_of(written))}
             manifest, plan = finished(finishing, _RUNS_ON)
             if plan.noted:
-                self._increments.keep(init, usable(images, manifest.digest, plan.depth))
+                self._increments.keep(init, usable(images, manifest.digest, plan.depth, whose))
         except BaseException as failure:
             wake(tasks)
             criu_images.clear(images)
@@ -144,26 +147,33 @@ class CriuBackend:
         self,
         after: contextlib.ExitStack,
         standstill: contextlib.ExitStack,
-        init: int,
+        sandbox: RunningSandbox,
         images: Path,
         tasks: Sequence[Task],
         shape: Shape,
-    ) -> tuple[Dump, int, Plan, Inherited]:
+    ) -> tuple[Dump, int, Plan, Inherited, Members]:
         """Stop everything and write its image: into memory, or, where that proves too small, straight to the disk; as
         an increment, or, where what that would be built on proves unfit, in full.
         """
-        engine = self._probe.engine()
+        engine, init = self._probe.engine(), sandbox.live.init_pid
         size = criu_memory.room(tasks, self._memory)
         plan = self._plan(init, tasks)
         while True:
-            plan, inherited = plan.lay(images) if plan.tracked else (plan, {})
+            known = _members(sandbox) if plan.tracked else {}
+            plan, inherited = plan.lay(images, known) if plan.tracked else (plan, {})
             parent = after.enter_context(open_directory(images / criu_images.PARENT)) if inherited else -1
             written = after.enter_context(criu_memory.place(images, size))
             dump = engine.dump(
                 init, written, **shape.network, external=shape.to_dump(), track=plan.tracked, parent=parent
             )
             try:
-                return standstill.enter_context(dump), written, plan, inherited
+                with contextlib.ExitStack() as attempt:
+                    begun = attempt.enter_context(dump)
+                    whose = _members(sandbox) if plan.tracked else {}
+                    if not inherited or all(whose.get(pid, told) == told for pid, told in known.items()):
+                        standstill.push(attempt.pop_all())
+                        return begun, written, plan, inherited, whose
+                plan = plan.full("a process became another program at that moment")
             except EngineFailure as failure:
                 unfit = unfit_parent(failure) if inherited else ""
                 if unfit:
@@ -173,7 +183,7 @@ class CriuBackend:
                 else:
                     raise
                 wake(tasks)
-                criu_images.clear(images)
+            criu_images.clear(images)
 
     def _plan(self, init: int, tasks: Sequence[Task]) -> Plan:
         try:
@@ -269,8 +279,12 @@ class CriuBackend:
                 state="nothing of the statepoint's processes is running",
                 remedy=found.remedy,
             ) from failure
-        self._increments.keep(init, epoch.origin(usable(images, digest, int(artefact.details.get("depth", 0)))))
+        self._increments.keep(init, epoch.origin(usable(images, digest, int(artefact.details.get("depth", 0)), {})))
         return init
+
+
+def _members(sandbox: RunningSandbox) -> Members:
+    return members((task.host, task.inside) for task in read_tasks(sandbox.live.init_pid, sandbox.tasks()))
 
 
 def _quoted(lines: Sequence[str]) -> str:

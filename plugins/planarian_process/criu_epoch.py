@@ -13,8 +13,10 @@ import time
 from dataclasses import replace
 from pathlib import Path
 
+from planarian_core.errors import CaptureError
 from planarian_process.criu_increments import Origin, start_ticks
-from planarian_process.criu_tasks import tree_of
+from planarian_process.criu_members import Members, members
+from planarian_process.criu_tasks import inside_pids, tree_of
 
 _SOFT_DIRTY = "4"
 _TICKS = os.sysconf("SC_CLK_TCK")
@@ -26,6 +28,7 @@ class Epoch:
     def __init__(self, wanted: bool) -> None:
         self.wanted = wanted
         self._uptime = 0
+        self._members: Members = {}
         self._trouble = "the restore did not get that far"
 
     def begin(self, init: int) -> None:
@@ -34,15 +37,21 @@ class Epoch:
         """
         if self.wanted:
             try:
-                self._uptime, self._trouble = _begin(init), ""
-            except OSError as failure:
+                self._uptime = _begin(init)
+                self._members = members(inside_pids(init).items())
+                self._trouble = ""
+            except (OSError, CaptureError) as failure:
                 self._trouble = f"the restored processes' marks could not be cleared: {failure}"
 
     def origin(self, restored: Origin) -> Origin:
         """What the tree's next image can be built on, which was restored from ``restored``."""
         if not self.wanted:
             return restored
-        return Origin(broken=self._trouble) if self._trouble else replace(restored, uptime=self._uptime)
+        return (
+            Origin(broken=self._trouble)
+            if self._trouble
+            else replace(restored, uptime=self._uptime, members=self._members)
+        )
 
 
 def _begin(init: int) -> int:

@@ -12,10 +12,11 @@ import contextlib
 import json
 import os
 import threading
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
 from planarian_process.criu_chain import Broken, Inherited, inherit
+from planarian_process.criu_members import Members, unchanged
 
 FULL_EVERY = 16
 """Of so many images in a row at least one is full, where nothing else is configured."""
@@ -27,7 +28,7 @@ _UNKNOWN = "none was taken of these processes before"
 class Origin:
     """An image by its directory and the digest of its manifest. ``depth``: how many it is built on itself. ``uptime``:
     microseconds after the boot from when on processes are not in it, 0 where its inventory says so rightly. ``broken``:
-    why nothing can be built on it.
+    why nothing can be built on it. ``members``: whose memory is in it.
     """
 
     images: str = ""
@@ -35,6 +36,7 @@ class Origin:
     depth: int = 0
     uptime: int = 0
     broken: str = ""
+    members: Members = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -67,12 +69,15 @@ class Plan:
         """The same without anything to build on."""
         return replace(self, origin=None, reason=reason, compared=False)
 
-    def lay(self, images: Path) -> tuple[Plan, Inherited]:
-        """Put what is built on into ``images``; where that fails, the plan is another one."""
+    def lay(self, images: Path, now: Members | None = None) -> tuple[Plan, Inherited]:
+        """Put what is built on into ``images``; where that fails, the plan is another one. ``now``: the processes of
+        which there is to be an image; None where it doesn't matter whose pages those before were.
+        """
         if self.origin is None:
             return self, {}
+        pids = None if now is None else unchanged(self.origin.members, now)
         try:
-            return self, inherit(Path(self.origin.images), self.origin.digest, self.origin.uptime, images)
+            return self, inherit(Path(self.origin.images), self.origin.digest, self.origin.uptime, images, pids)
         except Broken as broken:
             return self.full(f"the image before can't be built on: {broken}"), {}
 
@@ -153,6 +158,6 @@ def _boot() -> str:
     return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
-def usable(images: Path, digest: str, depth: int) -> Origin:
+def usable(images: Path, digest: str, depth: int, members: Members) -> Origin:
     """An image that was just taken or restored."""
-    return Origin(str(images.absolute()), digest, depth)
+    return Origin(str(images.absolute()), digest, depth, members=members)

@@ -16,7 +16,7 @@ from typing import Any
 from planarian_process.criu_images import PARENT
 
 PAGE = 4096
-_PAGEMAP = re.compile(r"pagemap-\d+\.img")  # of what processes alone have; the shared kind is pagemap-shmem-…
+_PAGEMAP = re.compile(r"pagemap-(\d+)\.img")  # of what processes alone have; the shared kind is pagemap-shmem-…
 _HEAD = struct.pack("<II", 0x54564319, 0x56084025)
 _LENGTH = struct.Struct("<I")
 _IN_PARENT, _PRESENT = 1, 4
@@ -67,7 +67,7 @@ class Pagemap:
     def read(cls, path: Path) -> Pagemap:
         """Raises ValueError when it is none that we know."""
         head, *records = _records(path)
-        make_head, make_entry = _classes()
+        make_entry = _classes()[1]
         runs, offset = [], 0
         for record in records:
             entry = make_entry.FromString(record)
@@ -75,7 +75,7 @@ class Pagemap:
             run = Run(entry.address, entry.many or entry.few, bool(flags & _PRESENT), offset)
             offset += run.count * PAGE if run.kept else 0
             runs.append(run)
-        return cls(path.name, head, f"pages-{make_head.FromString(head).pages}.img", tuple(runs))
+        return cls(path.name, head, _pages_name(head), tuple(runs))
 
     def with_runs(self, runs: Iterable[Run]) -> bytes:
         """The file's content when the pages are these; as CRIU 4.2 writes it."""
@@ -85,6 +85,27 @@ class Pagemap:
             record = _classes()[1](address=run.address, few=0, flags=flags, many=run.count).SerializeToString()
             parts += [_LENGTH.pack(len(record)), record]
         return b"".join(parts)
+
+
+def pid_of(name: str) -> str:
+    """The pid inside whose map a file is; empty where it is none."""
+    match = _PAGEMAP.fullmatch(name)
+    return match[1] if match else ""
+
+
+def pages_of(path: Path) -> str:
+    """The name of the file that has the pages of a map. ValueError when it is none that we know."""
+    with path.open("rb") as file:
+        content = file.read(64)
+    (length,) = _LENGTH.unpack_from(content.ljust(len(_HEAD) + _LENGTH.size, b"\0"), len(_HEAD))
+    start = len(_HEAD) + _LENGTH.size
+    if not content.startswith(_HEAD) or not 0 < length <= len(content) - start:
+        raise ValueError(f"{path} has an unknown form")
+    return _pages_name(content[start : start + length])
+
+
+def _pages_name(head: bytes) -> str:
+    return f"pages-{_classes()[0].FromString(head).pages}.img"
 
 
 def pagemaps(names: Iterable[str]) -> list[str]:

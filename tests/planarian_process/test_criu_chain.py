@@ -175,19 +175,19 @@ def test_notes_are_taken_back_before_a_dump(tmp_path: Path) -> None:
     increments = Increments(tmp_path / "notes", 3)
     init = os.getpid()
     assert increments.plan(init, tracked=True).reason == criu_increments._UNKNOWN
-    increments.keep(init, usable(tmp_path, "digest", 0))
+    increments.keep(init, usable(tmp_path, "digest", 0, {}))
     plan = increments.plan(init, tracked=True)
-    assert plan.origin == usable(tmp_path, "digest", 0)
+    assert plan.origin == usable(tmp_path, "digest", 0, {})
     assert plan.depth == 1
     assert increments.plan(init, tracked=True).reason == criu_increments._CUT_SHORT
-    increments.keep(init, usable(tmp_path, "digest", 2))
+    increments.keep(init, usable(tmp_path, "digest", 2, {}))
     assert "every 3 images" in increments.plan(init, tracked=True).reason
 
 
 def test_where_pages_are_compared_a_note_stays_true(tmp_path: Path) -> None:
     increments = Increments(tmp_path / "notes", 3)
     init = os.getpid()
-    increments.keep(init, usable(tmp_path, "digest", 0))
+    increments.keep(init, usable(tmp_path, "digest", 0, {}))
     for _ in range(2):
         plan = increments.plan(init, tracked=False)
         assert plan.origin is not None
@@ -198,11 +198,11 @@ def test_where_pages_are_compared_a_note_stays_true(tmp_path: Path) -> None:
 def test_notes_that_nobody_can_use(tmp_path: Path) -> None:
     increments = Increments(tmp_path / "notes", 3)
     init = os.getpid()
-    increments.keep(init, usable(tmp_path, "digest", 0))
+    increments.keep(init, usable(tmp_path, "digest", 0, {}))
     (note,) = (tmp_path / "notes").glob("*.json")
     note.write_text("{]")
     assert increments.plan(init, tracked=True).origin is None
     note.rename(note.with_name(note.name.replace(f"-{init}-", "-1-")))
-    increments.keep(init, usable(tmp_path, "digest", 0))
+    increments.keep(init, usable(tmp_path, "digest", 0, {}))
     assert [file.name for file in (tmp_path / "notes").iterdir()] == [note.name], "those of ended trees go"
     assert Increments(tmp_path / "notes", 1).plan(init, tracked=True) == Plan(noted=False)
