@@ -126,7 +126,7 @@ def _proxy(data: Data) -> list[str]:
 
 def _figures(data: Data) -> list[str]:
     lines = ["## Figures 12 to 14\n", _machine(data, "nox -s figures"), _FIGURES.lstrip()]
-    for kind in ("memory", "files"):
+    for kind in figures_report.kinds(data):
         lines += [f"### {kind.capitalize()}\n", _table(figures_report.COLUMNS, figures_report.rows(data, kind))]
     return [*lines, figures_report.remarks(data) + "\n"]
 

@@ -51,7 +51,7 @@ class Scope:
 
 
 WHOLE = Scope((16, 64, 200, 512), (16, 64, 256, 1024), rounds=3, pool="6G")
-QUICK = Scope((16,), (16,), rounds=1, pool="1G")
+QUICK = Scope((16,), (), rounds=1, pool="1G")
 
 
 @dataclass(frozen=True)

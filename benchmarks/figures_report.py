@@ -49,7 +49,7 @@ def show(console: Console, data: Data) -> None:
     if not console.is_terminal:
         console = Console(width=180)
     console.print("  ".join(f"{key}: {value}" for key, value in data["host"].items()), style="dim")
-    for kind in ("memory", "files"):
+    for kind in kinds(data):
         table = Table(title=kind, title_justify="left", title_style="bold")
         for number, name in enumerate(COLUMNS):
             table.add_column(name, justify="right" if number > 1 else "left")
@@ -57,6 +57,11 @@ def show(console: Console, data: Data) -> None:
             table.add_row(*row)
         console.print(table)
     console.print(remarks(data), style="dim")
+
+
+def kinds(data: Data) -> list[str]:
+    """``memory``, ``files``: of which sizes were measured."""
+    return list(dict.fromkeys(sample["kind"] for sample in data["samples"]))
 
 
 def loads(data: Data, kind: str) -> list[int]:
