@@ -82,7 +82,7 @@ def measure(folder: Path, scope: Scope, say: Say) -> tuple[list[Sample], str]:
             ours = partial(figures_subject.started, planarian, folder / "ours", COMBINATION)
             exported = partial(podman_checkpoints.started, Exported, podman, folder / FULL)
             incremental = partial(podman_checkpoints.started, Incremental, podman, folder / INCREMENTAL)
-            ways: dict[str, Way] = {OURS: ours, INCREMENTAL: incremental, FULL: exported}
+            ways: dict[str, Way] = {OURS: ours, FULL: exported, INCREMENTAL: incremental}
             return measure_ways(ways, scope, say), podman.runtime
     finally:
         podman.close()
