@@ -40,6 +40,15 @@ while True:
 """
 
 
+AFTER_A_SIGNAL = """
+import signal
+signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+signal.sigwait({signal.SIGUSR1})
+signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})
+"""
+"""What goes before a program that is to begin at a signal: see :func:`awaits_signal`."""
+
+
 @dataclass(frozen=True)
 class Holder:
     """:data:`HOLDER` as the host sees it: ``pid`` is the host's, ``size`` what it holds, in bytes."""
@@ -90,6 +99,12 @@ class Holder:
     def memory(self) -> bytes:
         """All of it."""
         return read(self.pid, ADDRESS, self.size)
+
+
+def awaits_signal(pid: int) -> bool:
+    """Whether a process is in :data:`AFTER_A_SIGNAL`."""
+    status = dict(line.split(":", 1) for line in Path(f"/proc/{pid}/status").read_text().splitlines())
+    return bool(int(status["SigBlk"], 16) >> (signal.SIGUSR1 - 1) & 1) and status["State"].split()[0] == "S"
 
 
 def read(pid: int, start: int, size: int) -> bytes:

@@ -14,10 +14,24 @@ from planarian_process.criu import CriuBackend
 from planarian_sandbox.namespace import NamespaceBackend
 
 
+@pytest.fixture(scope="session")
+def probed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What homes find out about this machine, once for all: trying CRIU takes a while here."""
+    return tmp_path_factory.mktemp("cache")
+
+
 @pytest.fixture
-def subject(tmp_path: Path, workspace: Path) -> Iterator[Subject]:
-    """A started sandbox, nothing but its init in it."""
+def home(tmp_path: Path, probed: Path) -> Path:
+    """A home, empty but for that."""
     home = tmp_path / "home"
+    home.mkdir(mode=0o700)
+    (home / "cache").symlink_to(probed)
+    return home
+
+
+@pytest.fixture
+def subject(tmp_path: Path, home: Path, workspace: Path) -> Iterator[Subject]:
+    """A started sandbox, nothing but its init in it."""
     layer = home / "sandboxes" / "one" / "layer"
     layer.mkdir(parents=True)
     spec = SandboxSpec(

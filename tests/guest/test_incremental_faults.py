@@ -16,7 +16,7 @@ import pytest
 
 from planarian_core.errors import CaptureError, RestoreError
 from planarian_core.model import Artefact
-from planarian_core.testing.memory import HOLDER, PAGE, Holder
+from planarian_core.testing.memory import AFTER_A_SIGNAL, HOLDER, PAGE, Holder, awaits_signal
 from planarian_core.testing.process import Subject, Taken, eventually, python
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
@@ -124,18 +124,16 @@ def test_pages_that_are_damaged_under_an_increment_are_found_before_anything_run
 
 def test_an_image_that_is_not_the_one_before(subject: Subject) -> None:
     """Should a note ever be wrong, CRIU notices that pages are missing."""
-    program = "import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})\n"
-    program += "signal.sigwait({signal.SIGUSR1})\n"
-    program += "signal.pthread_sigmask(signal.SIG_UNBLOCK, {signal.SIGUSR1})\n"
-    subject.spawn(python(), "-c", program + HOLDER, str(SMALL // PAGE))
+    subject.spawn(python(), "-c", AFTER_A_SIGNAL + HOLDER, str(SMALL // PAGE))
     assert eventually(lambda: len(subject.running.tasks()) == 2)
-    time.sleep(3)
+    waiting = subject.running.tasks()[-1]
+    assert eventually(lambda: awaits_signal(waiting))
     before = subject.take()
     notes = Path(subject.spec.home, "cache", "criu-increments")
     (note,) = notes.glob("*.json")
     wrong = json.loads(note.read_text())
     assert wrong["images"] == str(before.images)
-    os.kill(subject.running.tasks()[-1], signal.SIGUSR1)
+    os.kill(waiting, signal.SIGUSR1)
     Holder.wait(subject, SMALL)
     subject.take()
     note.write_text(json.dumps(wrong))

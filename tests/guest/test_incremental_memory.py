@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from planarian_core.testing.memory import HOLDER, PAGE, Holder, read
+from planarian_core.testing.memory import AFTER_A_SIGNAL, HOLDER, PAGE, Holder, awaits_signal, read
 from planarian_core.testing.process import Subject, eventually, python
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
@@ -155,12 +155,10 @@ def test_no_program_clears_marks(subject: Subject) -> None:
 
 def test_a_process_that_became_another_program(subject: Subject) -> None:
     """It has the same pid and the same start."""
-    program = "import os, signal, sys\nsignal.sigwait({signal.SIGUSR1})\nos.execv(sys.executable, sys.argv[1:])"
-    blocked = f"import signal\nsignal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGUSR1}})\n{program}"
-    unblocked = f"import signal\nsignal.pthread_sigmask(signal.SIG_UNBLOCK, {{signal.SIGUSR1}})\n{HOLDER}"
-    subject.spawn(python(), "-c", blocked, python(), "-c", unblocked, str(SMALL // PAGE))
+    program = f"{AFTER_A_SIGNAL}\nimport os, sys\nos.execv(sys.executable, sys.argv[1:])"
+    subject.spawn(python(), "-c", program, python(), "-c", HOLDER, str(SMALL // PAGE))
     pid = forker(subject)
-    assert eventually(lambda: _sleeps(pid))
+    assert eventually(lambda: awaits_signal(pid))
     subject.rollback(subject.take())
     os.kill(forker(subject), signal.SIGUSR1)
     memory = Holder.wait(subject, SMALL).memory()

@@ -33,8 +33,8 @@ while True:
 
 
 @pytest.fixture
-def planarian(tmp_path: Path) -> Iterator[Planarian]:
-    with Planarian.open(tmp_path / "home") as planarian:
+def planarian(home: Path) -> Iterator[Planarian]:
+    with Planarian.open(home) as planarian:
         yield planarian
 
 
