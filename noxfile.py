@@ -43,8 +43,20 @@ APART = (
     "upstream",
 )
 """Folders of tests that have sessions of their own."""
-IN_THE_GUEST = ("tests/guest", "tests/planarian_filesystem/test_zfs.py")
-"""What `guest` runs; software emulation is slow, so only what needs that kernel."""
+_ON_ZFS = "tests/planarian_filesystem/test_zfs.py"
+FEW_IN_THE_GUEST = (
+    "tests/guest/test_stack.py",
+    "tests/guest/test_zfs_story.py",
+    *(f"{_ON_ZFS}::TestConformance::test_{name}" for name in ("restore_is_exact", "a_fork_is_captured_by_itself")),
+    f"{_ON_ZFS}::test_nobody_else_destroys_a_statepoint_by_accident",
+    f"{_ON_ZFS}::test_what_nobody_needs_goes",
+)
+"""What `guest` runs: software emulation is slow."""
+ALL_IN_THE_GUEST = (
+    "tests/guest",
+    *(f"tests/planarian_filesystem/test_{name}.py" for name in ("zfs", "zfs_faults", "zfs_pool")),
+)
+"""What needs that kernel; `guest_all` runs it, and kills on ZFS as `crash` does."""
 ALSO_AS_A_USER = [
     "crash",
     "planarian_filesystem",
@@ -239,7 +251,15 @@ def harnesses(session: nox.Session) -> None:
 @nox.session
 def guest(session: nox.Session) -> None:
     """In a virtual machine with Debian 13's kernel, ZFS, CRIU and Podman; `.nox/guest-machine` keeps what is built."""
-    run_in_guest(session, "--", *(session.posargs or IN_THE_GUEST))
+    run_in_guest(session, "--", *(session.posargs or FEW_IN_THE_GUEST))
+
+
+@nox.session
+def guest_all(session: nox.Session) -> None:
+    """All that needs the guest: half an hour, then the kills on ZFS, as long again."""
+    limit = ["--limit", "7200", "--"]
+    run_in_guest(session, *limit, *ALL_IN_THE_GUEST, *session.posargs)
+    run_in_guest(session, *limit, "tests/crash/test_kill.py", "-k", "zfs", *session.posargs)
 
 
 @nox.session

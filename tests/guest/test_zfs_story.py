@@ -1,4 +1,4 @@
-"""The paper's stack: a sandbox on ZFS whose processes CRIU brings back, by itself and as a container of Podman's."""
+"""A sandbox on ZFS, chosen by itself, whose processes CRIU brings back."""
 
 from __future__ import annotations
 
@@ -33,13 +33,9 @@ def planarian(tmp_path: Path) -> Iterator[Planarian]:
         zfs_making.destroy(ZfsPool(home), force=False)
 
 
-@pytest.mark.parametrize(
-    ("kind", "process"), [("", "criu"), pytest.param("podman", "podman", marks=pytest.mark.needs("podman"))]
-)
-def test_a_live_process_goes_back_and_is_forked(planarian: Planarian, workspace: Path, kind: str, process: str) -> None:
-    sandbox = planarian.create_sandbox(workspace, sandbox=kind)
-    assert sandbox.record.spec.backend == (kind or "namespace")
-    assert (sandbox.record.filesystem, sandbox.record.process) == ("zfs", process)
+def test_a_live_process_goes_back_and_is_forked(planarian: Planarian, workspace: Path) -> None:
+    sandbox = planarian.create_sandbox(workspace)
+    assert (sandbox.record.filesystem, sandbox.record.process) == ("zfs", "criu")
     start_counter(sandbox, SOCKET)
     assert ask_counter(sandbox, SOCKET, "add") == 1
     sandbox.run("echo one > file")
