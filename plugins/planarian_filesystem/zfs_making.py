@@ -26,7 +26,7 @@ _THERE = "zfs list names those that are there"
 _FOR_LAYERS = 0.9
 """Of a pool file: going back needs a little room for its clone."""
 _RESERVED = 16 * 1024**2
-"""For the notes: what is to be removed from a pool that is full must be noted first."""
+"""For the notes. Not enough in a pool that others have filled: ZFS reckons with the worst that a note could take."""
 _SETTINGS = {
     "mountpoint": "legacy",
     "readonly": "off",
