@@ -31,12 +31,16 @@ BackendKind = Literal["filesystem", "process", "sandbox"]
 
 @dataclass(frozen=True)
 class BackendFactory:
-    """How to make a backend. ``make(home)`` does the heavy imports; ``rank``: higher is preferred as a default."""
+    """How to make a backend. ``make(home)`` does the heavy imports; ``rank``: higher is preferred as a default.
+    ``missed``: whether a user is told of it where it was preferred and doesn't serve; not for what takes a host that
+    few have.
+    """
 
     kind: BackendKind
     name: str
     make: Callable[[Path], Any]
     rank: int = 0
+    missed: bool = True
 
 
 @dataclass(frozen=True)

@@ -77,6 +77,10 @@ class PluginManager:
         ranked = sorted((f for f in self._factories.values() if f.kind == kind), key=lambda f: (-f.rank, f.name))
         return [f.name for f in ranked]
 
+    def missed(self, kind: BackendKind, name: str) -> bool:
+        """Whether a user wants to know why a backend doesn't serve (:class:`BackendFactory`)."""
+        return self._factories[kind, name].missed
+
     def _backend(self, kind: BackendKind, name: str) -> Any:
         factory = self._factories.get((kind, name))
         if factory is None:

@@ -38,7 +38,7 @@ def passed_over(planarian: Planarian, record: SandboxRecord) -> list[str]:
             if name == chosen:
                 break
             found = plugins.probe(kind, name)  # type: ignore[arg-type]  # as above
-            if not found.available:
+            if not found.available and plugins.missed(kind, name):  # type: ignore[arg-type]  # as above
                 reasons.append(_reason(kind, name, found.reason, found.remedy))
     for name in plugins.names("process"):
         if name == record.process:
@@ -46,7 +46,7 @@ def passed_over(planarian: Planarian, record: SandboxRecord) -> list[str]:
         found = plugins.probe("process", name)
         if found.available:
             found = plugins.process(name).serves(record.spec, capabilities)
-        if not found.available:
+        if not found.available and plugins.missed("process", name):
             reasons.append(_reason("process", name, found.reason, found.remedy))
     return reasons
 

@@ -31,7 +31,7 @@ def _zfs(home: Path) -> FilesystemBackend:
 def planarian_backends() -> Sequence[BackendFactory]:
     return [
         # Where a home has a place in a ZFS pool, or a btrfs, that is because somebody made it for this.
-        BackendFactory("filesystem", "zfs", _zfs, rank=25),
+        BackendFactory("filesystem", "zfs", _zfs, rank=25, missed=False),
         BackendFactory("filesystem", "btrfs", _btrfs, rank=20),
         BackendFactory("filesystem", "copy", _copy, rank=10),
     ]

@@ -25,6 +25,8 @@ def test_new_names_the_better_backends_that_it_passed_over(cli: Any) -> None:
     (cli.home / "planarian.toml").write_text('sandbox = "fake"\nfilesystem = "fake"\n')
     made = cli.json("new", "--process", "fake")
     assert any("the process backend criu was passed over: " in reason for reason in made["passed_over"])
+    assert any("the filesystem backend btrfs was passed over: " in reason for reason in made["passed_over"])
+    assert not any("zfs" in reason for reason in made["passed_over"]), "few hosts have it"
     assert made["process"] == "fake"
 
 
