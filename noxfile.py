@@ -58,13 +58,13 @@ ALL_IN_THE_GUEST = (
 )
 """What needs that kernel; `guest_all` runs it, and kills on ZFS as `crash` does."""
 ALSO_AS_A_USER = [
-    "crash",
+    *(f"crash/test_{name}.py" for name in ("abandoned", "kill", "random_cycles", "standby")),
     "planarian_filesystem",
     "planarian_miniswe",
     "planarian_process",
     "planarian_sandbox",
     *(f"planarian_core/test_{name}.py" for name in ("attach", "bundles", "registry", "statepoints", "workspaces")),
-    *(f"planarian_core/cli/test_cli_{name}.py" for name in ("apply", "attach", "bundles", "diff", "real", "restore")),
+    *(f"planarian_core/cli/test_cli_{name}.py" for name in ("attach", "real", "restore")),
 ]
 """What `rootless` runs once more: the other tests run on fakes, or on what doesn't depend on who it is."""
 NANOBOT = [r for r in GROUPS["project"]["optional-dependencies"]["nanobot"] if r.startswith("nanobot-ai")]
@@ -317,10 +317,7 @@ def rootless(session: nox.Session) -> None:
         settings = ["-c", str(checkout / "pyproject.toml"), "--rootdir", str(checkout), *NO_HANG, *AT_ONCE]
         chosen = [str(checkout / "tests" / name) for name in ALSO_AS_A_USER]
         # root has killed those, and nothing in them depends on the user
-        others = ["-k", "not (directory and (test_kill or test_bundles or test_promote or test_prune))"]
-        remote = ("branching_service", "declared_service", "proxy", "remote_calls", "sql_kill", "sqlite_service")
-        others += [f"--ignore={checkout / 'tests' / 'crash' / f'test_{name}.py'}" for name in remote]
-        arguments = [*settings, *chosen, *others, *session.posargs]
+        arguments = [*settings, *chosen, "-k", "not (directory and test_kill)", *session.posargs]
         with session.chdir(folder / "home"):
             session.run(*run, "pytest", *arguments, external=True)
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,6 +32,7 @@ def fill(payload: Path, site: Path, checkout: Path, versions: Path, tests: Seque
     inside = [_as_seen_inside(argument, checkout) for argument in tests]
     (payload / "arguments").write_text("".join(f"{argument}\0" for argument in inside))
     settings = {"PLANARIAN_REQUIRE": REQUIRED, "PLANARIAN_TEST_INSTALLED": "1", "PYTHONPATH": ""}
+    settings |= {name: os.environ[name] for name in ("PLANARIAN_CYCLES",) if name in os.environ}
     (payload / "environment").write_text("".join(f"{name}={value!r}\n" for name, value in settings.items()))
 
 
