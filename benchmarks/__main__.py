@@ -92,8 +92,9 @@ def _turns(folder: Path, options: argparse.Namespace) -> dict[str, Any]:
     about = host.describe(folder)
     home = folder / "home"
     with pool(home, "4G", _say), Planarian.open(home) as planarian:
-        # Briefly: without what is taken only where it is asked for.
-        combinations = [c for c in available(planarian, every_process=False) if not (quick and c.sandbox == "podman")]
+        combinations = available(planarian, every_process=False)
+        if options.quick:  # without what is taken only where it is asked for
+            combinations = [one for one in combinations if one.sandbox != "podman"]
         results = turns.measure(planarian, folder, combinations, scope, _say)
     data = turns_report.to_dict(about, scope, results)
     turns_report.show(CONSOLE, data)
