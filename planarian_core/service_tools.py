@@ -132,6 +132,16 @@ class ServiceTools:
                 connection.users -= 1
 
 
+def description_of(tool: Mapping[str, Any]) -> str:
+    """What a listed tool is said to do, for a model."""
+    return str(tool.get("description") or tool.get("title") or tool["name"])
+
+
+def parameters_of(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """The JSON schema of a listed tool's arguments: an object's, also where the service gives none."""
+    return {"type": "object", "properties": {}, **(tool.get("inputSchema") or {})}
+
+
 def text_of(result: ToolResult) -> str:
     """What a call's result says, for agents that read text alone: other content is described, as JSON without data."""
     blocks = result.get("content") or []

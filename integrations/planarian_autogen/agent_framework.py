@@ -25,7 +25,7 @@ from planarian_core.coroutines import in_thread
 from planarian_core.errors import PlanarianError
 from planarian_core.faults import reach
 from planarian_core.requirements import require
-from planarian_core.service_tools import text_of
+from planarian_core.service_tools import description_of, parameters_of, text_of
 
 require("agent-framework-core", "agentframework", at_least=(1, 23), below=(2,))
 
@@ -147,9 +147,9 @@ def _remote_tool(environment: Environment, service: str, described: Mapping[str,
 
     return FunctionTool(
         name=name,
-        description=described.get("description") or described.get("title") or name,
+        description=description_of(described),
         func=called,
-        input_model={"type": "object", "properties": {}, **(described.get("inputSchema") or {})},
+        input_model=parameters_of(described),
         approval_mode="never_require",
     )
 

@@ -23,6 +23,7 @@ from planarian_autogen.settings import EnvironmentSettings
 from planarian_autogen.workbench import StatepointWorkbench
 from planarian_core.coroutines import in_thread
 from planarian_core.interfaces import ToolResult as WireResult
+from planarian_core.service_tools import description_of, parameters_of
 
 
 class RemoteWorkbenchConfig(BaseModel):
@@ -99,12 +100,8 @@ class RemoteWorkbench(StatepointWorkbench):
 
 
 def _schema(tool: Mapping[str, Any]) -> ToolSchema:
-    parameters = {"type": "object", "properties": {}, **(tool.get("inputSchema") or {})}
-    return ToolSchema(
-        name=tool["name"],
-        description=tool.get("description") or tool.get("title") or tool["name"],
-        parameters=cast(ParametersSchema, parameters),
-    )
+    parameters = cast(ParametersSchema, parameters_of(tool))
+    return ToolSchema(name=tool["name"], description=description_of(tool), parameters=parameters)
 
 
 def _result(name: str, result: WireResult) -> ToolResult:

@@ -12,6 +12,7 @@ from langchain_core.tools import BaseTool, ToolException
 from planarian_core.coroutines import in_thread
 from planarian_core.errors import PlanarianError
 from planarian_core.interfaces import ToolResult
+from planarian_core.service_tools import description_of, parameters_of
 from planarian_langgraph.environments import Environments
 
 
@@ -27,11 +28,10 @@ def remote_tools(environments: Environments, service: str) -> list[BaseTool]:
 
 
 def _made(environments: Environments, service: str, tool: Mapping[str, Any]) -> BaseTool:
-    schema = {"type": "object", "properties": {}, **(tool.get("inputSchema") or {})}
     return _RemoteTool(
         name=tool["name"],
-        description=tool.get("description") or tool.get("title") or tool["name"],
-        args_schema=schema,
+        description=description_of(tool),
+        args_schema=parameters_of(tool),
         environments=environments,
         service=service,
         handle_tool_error=True,

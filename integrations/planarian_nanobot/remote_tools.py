@@ -11,7 +11,7 @@ from nanobot.agent.tools.base import Tool, ToolResult
 from planarian_core import Sandbox
 from planarian_core.context import clip
 from planarian_core.errors import RemoteError
-from planarian_core.service_tools import text_of
+from planarian_core.service_tools import description_of, parameters_of, text_of
 from planarian_nanobot.environments import Environments
 from planarian_nanobot.tool import SANDBOX, SandboxTool
 
@@ -37,7 +37,7 @@ class RemoteTool(SandboxTool):
         super().__init__(environments)
         self._service = service
         self._described = described
-        self._schema = {"type": "object", "properties": {}, **(described.get("inputSchema") or {})}
+        self._schema = parameters_of(described)
         self._has_sandbox = "sandbox" in self._schema["properties"]
 
     @property
@@ -46,7 +46,7 @@ class RemoteTool(SandboxTool):
 
     @property
     def description(self) -> str:
-        return str(self._described.get("description") or self._described.get("title") or self.name)
+        return description_of(self._described)
 
     @property
     def parameters(self) -> dict[str, Any]:
