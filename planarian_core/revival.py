@@ -1,15 +1,24 @@
-"""Bringing the processes of a statepoint back to life, on files that are in place already."""
+"""Starting a sandbox, and bringing the processes of a statepoint back to life, on files that are in place already."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from planarian_core.artefacts import images_of
 from planarian_core.context import one_line, process_words
 from planarian_core.errors import SandboxError
-from planarian_core.interfaces import ProcessBackend, RestartsCommands, RestoresTree, SandboxBackend, TreeHost, Wakes
+from planarian_core.interfaces import (
+    PreparesStart,
+    ProcessBackend,
+    RestartsCommands,
+    RestoresTree,
+    SandboxBackend,
+    TreeHost,
+    Wakes,
+)
 from planarian_core.model import (
     Artefact,
     Command,
@@ -36,6 +45,17 @@ class Revived:
 def described(statepoint: Statepoint) -> tuple[str, ...]:
     """What runs when a statepoint's processes are back, in words."""
     return tuple(map(process_words, statepoint.process_list))
+
+
+def start(plugins: PluginManager, record: SandboxRecord) -> LiveSandbox:
+    """Start a prepared sandbox, nothing in it, so that what captures its processes can do that well.
+
+    Raises:
+        SandboxError: nothing is left running.
+    """
+    process = plugins.process(record.process)
+    with process.starting() if isinstance(process, PreparesStart) else nullcontext():
+        return plugins.sandbox(record.spec.backend).start(record.spec)
 
 
 def restore_frozen(
@@ -79,7 +99,7 @@ def bring_up(
         images = images_of(home, statepoint.owner(artefact))
         live = sandbox.adopt(spec, backend.restore(artefact, images, environment, kill=statepoint.in_flight))
         return Revived(live, described(statepoint))
-    live = sandbox.start(spec)
+    live = start(plugins, record)
     if artefact and isinstance(backend, RestartsCommands):
         origin = artefact.workspace or registry.sandbox(statepoint.sandbox_id).spec.workspace
         return _restart(sandbox, spec, live, backend.commands(artefact), origin)

@@ -32,6 +32,7 @@ from planarian_core.model import (
 from planarian_core.plugin_manager import PluginManager
 from planarian_core.policy import check_policy
 from planarian_core.registry import Operation, Registry, check_free
+from planarian_core.revival import start
 from planarian_core.workspace_copy import copy_workspace, remove_copy
 from planarian_core.workspaces import checked_root, checked_workspace, workspace_in
 
@@ -193,8 +194,8 @@ class SandboxManager:
         if not sandbox.capabilities.in_place:
             gaps = copy_workspace(Path(f"{spec.root}{spec.workspace}"), Path(spec.origin))
             self.plugins.filesystem(record.filesystem).create(layer_of(spec))
-        spec = sandbox.prepare(spec)
-        return replace(record, spec=spec, live=sandbox.start(spec), base=sandbox.fingerprint(spec), gaps=gaps)
+        record = replace(record, spec=sandbox.prepare(spec), gaps=gaps)
+        return replace(record, live=start(self.plugins, record), base=sandbox.fingerprint(record.spec))
 
     def choose(self, kind: BackendKind, wanted: str) -> str:
         """The backend asked for, if it works here; else the preferred one that does."""

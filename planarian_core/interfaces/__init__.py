@@ -24,6 +24,7 @@ from planarian_core.interfaces.files import (
 )
 from planarian_core.interfaces.processes import (
     Instant,
+    PreparesStart,
     ProcessBackend,
     ProcessCapabilities,
     ProvesStillness,
@@ -85,6 +86,7 @@ __all__ = [
     "PlacesLayers",
     "Prehashing",
     "Prepares",
+    "PreparesStart",
     "ProcessBackend",
     "ProcessCapabilities",
     "ProvesStillness",

@@ -75,6 +75,17 @@ class ProcessBackend(Protocol):
 
 
 @runtime_checkable
+class PreparesStart(Protocol):
+    """A process backend for which what it will capture should begin in a certain way."""
+
+    def starting(self) -> AbstractContextManager[None]:
+        """A context in which a sandbox of its is started: what is started there inherits what it should have.
+
+        It never fails: without it captures are as right as with it, and larger or slower.
+        """
+
+
+@runtime_checkable
 class ProvesStillness(Protocol):
     """A process backend that can prove that nothing in a sandbox has moved since a capture."""
 

@@ -57,9 +57,9 @@ class Holder:
     size: int
 
     @classmethod
-    def begin(cls, subject: Subject, size: int) -> Holder:
-        """Start it in a sandbox."""
-        subject.spawn(python(), "-c", HOLDER, str(size // PAGE))
+    def begin(cls, subject: Subject, size: int, before: str = "") -> Holder:
+        """Start it in a sandbox; ``before`` is what its program does first."""
+        subject.spawn(python(), "-c", before + HOLDER, str(size // PAGE))
         return cls.wait(subject, size)
 
     @classmethod
@@ -90,6 +90,16 @@ class Holder:
         """How often it has written."""
         return int.from_bytes(read(self.pid, ADDRESS, 8), "little")
 
+    @property
+    def may_have_huge_pages(self) -> bool:
+        """Whether the kernel may put its memory into transparent huge pages."""
+        return _field(Path(f"/proc/{self.pid}/status"), "THP_enabled") == 1
+
+    @property
+    def huge(self) -> int:
+        """Kilobytes of its memory that are in transparent huge pages."""
+        return _field(Path(f"/proc/{self.pid}/smaps_rollup"), "AnonHugePages")
+
     def touch(self) -> None:
         """Let it write, and wait until it has."""
         before = self.turn
@@ -104,6 +114,10 @@ class Holder:
 def awaits_signal(pid: int) -> bool:
     """Whether a process is in :data:`AFTER_A_SIGNAL`."""
     return "sigtimedwait" in Path(f"/proc/{pid}/wchan").read_text()  # its mask says nothing: it waits with another one
+
+
+def _field(path: Path, name: str) -> int:
+    return int(path.read_text().partition(f"{name}:")[2].split()[0])
 
 
 def read(pid: int, start: int, size: int) -> bytes:

@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -19,6 +20,7 @@ import pytest
 
 from planarian_core.errors import BackendUnavailable, CaptureError, PlanarianError, RestoreError, SandboxError
 from planarian_core.interfaces import (
+    PreparesStart,
     ProcessBackend,
     ProvesStillness,
     RestoresTree,
@@ -82,6 +84,13 @@ class Subject:
         self.spec = spec
         self.folder = folder
         self.live = live
+
+    @classmethod
+    def start(cls, backend: ProcessBackend, host: SandboxBackend, spec: SandboxSpec, folder: Path) -> Subject:
+        """A sandbox that was just started, nothing but its init in it; ``spec`` isn't prepared yet."""
+        spec = host.prepare(spec)
+        with backend.starting() if isinstance(backend, PreparesStart) else nullcontext():
+            return cls(backend, host, spec, folder, host.start(spec))
 
     @property
     def running(self) -> RunningSandbox:
@@ -214,8 +223,7 @@ class ProcessConformance:
         self, backend: ProcessBackend, host: SandboxBackend, spec: SandboxSpec, tmp_path: Path
     ) -> Iterator[Subject]:
         """A started sandbox in which :data:`COUNTER` runs."""
-        prepared = host.prepare(spec)
-        subject = Subject(backend, host, prepared, tmp_path, host.start(prepared))
+        subject = Subject.start(backend, host, spec, tmp_path)
         try:
             subject.spawn(python(), "-c", COUNTER)
             subject.shows("count")

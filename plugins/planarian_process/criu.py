@@ -31,6 +31,7 @@ from planarian_process.criu_chain import Inherited
 from planarian_process.criu_engine import Dump, EngineFailure, open_directory
 from planarian_process.criu_epoch import Epoch
 from planarian_process.criu_finishing import artefact_of, directory_of, finish, finished
+from planarian_process.criu_huge_pages import without_huge_pages
 from planarian_process.criu_increments import FULL_EVERY, Increments, Plan, usable
 from planarian_process.criu_log import diagnose, log_gaps, unfit_parent
 from planarian_process.criu_members import Members, members
@@ -96,6 +97,17 @@ class CriuBackend:
         if spec.network is Network.HOST:
             return Availability(True, "network=host: TCP connections are not captured; a restore closes them")
         return Availability(True)
+
+    @contextlib.contextmanager
+    def starting(self) -> Iterator[None]:
+        """What is started inside has no transparent huge pages where images are increments. An image keeps that, too:
+        so a restored tree has none either, unless a program asked for them.
+        """
+        with contextlib.ExitStack() as inside:
+            with contextlib.suppress(BackendUnavailable, OSError):  # no CRIU, or what it can isn't known
+                if self.tracks:
+                    inside.enter_context(without_huge_pages())
+            yield
 
     @contextlib.contextmanager
     def instant(self, sandbox: RunningSandbox, images: Path) -> Iterator[Instant]:

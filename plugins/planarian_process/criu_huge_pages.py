@@ -1,7 +1,8 @@
 """Starts programs whose memory, and that of all that they start, is never put into transparent huge pages.
 
 Into a huge page the kernel puts pages that a process never wrote, between those that it did. In a tree restored that
-way they look as if they had been in its image, and no increment can be built on that.
+way they look as if they had been in its image, and no increment can be built on that. And in a huge page one byte that
+is written marks all of it, 2 MB.
 """
 
 from __future__ import annotations
@@ -20,8 +21,8 @@ _before = 0
 
 @contextlib.contextmanager
 def without_huge_pages() -> Iterator[None]:
-    """What is started inside inherits that it has none. For its duration, about a millisecond, this program gets no new
-    ones either: the setting belongs to a process's memory. Safe in several threads at once.
+    """What is started inside inherits that it has none. Meanwhile this program gets no new ones either: the setting
+    belongs to a process's memory. Safe in several threads at once.
     """
     global _inside, _before
     with _guard:

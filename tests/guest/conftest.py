@@ -37,9 +37,7 @@ def subject(tmp_path: Path, home: Path, workspace: Path) -> Iterator[Subject]:
     spec = SandboxSpec(
         new_id("sb"), str(workspace), str(layer), str(home), "namespace", limits=Limits(2 * 1024**3, 512)
     )
-    host = NamespaceBackend(home)
-    spec = host.prepare(spec)
-    subject = Subject(CriuBackend(home), host, spec, tmp_path, host.start(spec))
+    subject = Subject.start(CriuBackend(home), NamespaceBackend(home), spec, tmp_path)
     yield subject
     subject.stop()
     shutil.rmtree(home / "sandboxes")

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from planarian_core.testing.huge_pages import Merger
 from planarian_core.testing.memory import Holder
 from planarian_core.testing.process import Subject, Taken
 from planarian_process.criu import CriuBackend
@@ -18,16 +19,18 @@ SIZE = 200 << 20
 CYCLES = int(os.environ.get("PLANARIAN_CYCLES", "1"))
 """Each is a rollback and a fork; with more than one, without huge pages too."""
 SMALL = 8 << 20
-_HUGE = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 INCREMENT = "memory as it differs from the image before"
+ASKS_FOR_HUGE_PAGES = """
+import ctypes
+ctypes.CDLL(None).prctl(41, 0, 0, 0, 0)
+"""
 
 
 @pytest.fixture(params=["always", "never"] if CYCLES > 1 else ["always"])
-def huge_pages(request: pytest.FixtureRequest) -> Iterator[None]:
-    before = _HUGE.read_text().partition("[")[2].partition("]")[0]
-    _HUGE.write_text(request.param)
-    yield
-    _HUGE.write_text(before)
+def merger(request: pytest.FixtureRequest) -> Iterator[Merger]:
+    """The kernel with and without transparent huge pages."""
+    with Merger.hurried(request.param) as merger:
+        yield merger
 
 
 def stored(taken: Taken) -> int:
@@ -44,20 +47,24 @@ def is_small(taken: Taken, full: Taken) -> bool:
     return own * 100 <= stored(full)
 
 
-@pytest.mark.usefixtures("huge_pages")
-def test_images_stay_small_after_rollbacks_and_forks(subject: Subject) -> None:
-    subject.backend = CriuBackend(Path(subject.spec.home), full_every=2 * CYCLES + 1)
+def test_images_stay_small_after_rollbacks_and_forks(subject: Subject, merger: Merger) -> None:
+    subject.backend = CriuBackend(Path(subject.spec.home), full_every=2 * CYCLES + 2)
     Holder.begin(subject, SIZE)
+    merger.look_twice()
     full = subject.take()
     assert stored(full) > SIZE
-    subject.rollback(full)
+    memory, taken = write_and_take(subject)
+    assert is_small(taken, full), "before any restore"
+    subject.rollback(taken)
     for _ in range(CYCLES):
+        merger.look_twice()
         memory, taken = write_and_take(subject)
         assert is_small(taken, full), "after a rollback"
         fork = subject.fork(taken)
         subject.stop()
         subject.spec, subject.live = fork.spec, fork.live
         assert Holder.find(subject, SIZE).memory() == memory
+        merger.look_twice()
         memory, taken = write_and_take(subject)
         assert is_small(taken, full), "after a fork"
         Holder.find(subject, SIZE).touch()
@@ -69,6 +76,33 @@ def write_and_take(subject: Subject) -> tuple[bytes, Taken]:
     holder = Holder.find(subject, SIZE)
     holder.touch()
     return holder.memory(), subject.take()
+
+
+def test_a_program_that_asks_for_huge_pages_has_them_and_larger_images(subject: Subject) -> None:
+    with Merger.hurried("always") as merger:
+        holder = Holder.begin(subject, 4 * SMALL, ASKS_FOR_HUGE_PAGES)
+        assert holder.may_have_huge_pages
+        subject.rollback(subject.take())
+        merger.look_twice()
+        holder = Holder.find(subject, 4 * SMALL)
+        assert holder.may_have_huge_pages
+        assert holder.huge > 0
+        holder.touch()
+        memory, taken = holder.memory(), subject.take()
+        assert stored(taken) > SMALL, taken.notes
+        subject.rollback(taken)
+        assert Holder.find(subject, 4 * SMALL).memory() == memory
+
+
+def test_other_programs_have_none(subject: Subject) -> None:
+    with Merger.hurried("always") as merger:
+        holder = Holder.begin(subject, SMALL)
+        merger.look_twice()
+        assert (holder.may_have_huge_pages, holder.huge) == (False, 0)
+        subject.rollback(subject.take())
+        merger.look_twice()
+        holder = Holder.find(subject, SMALL)
+        assert (holder.may_have_huge_pages, holder.huge) == (False, 0)
 
 
 def test_forks_of_one_image_go_on_each_for_itself(subject: Subject) -> None:

@@ -79,9 +79,7 @@ def criu_spec(tmp_path: Path, criu_home: Path, workspace: Path) -> SandboxSpec:
 @pytest.fixture
 def subject(criu_backend: CriuBackend, criu_home: Path, criu_spec: SandboxSpec, tmp_path: Path) -> Iterator[Subject]:
     """A started sandbox, nothing but its init in it."""
-    host = NamespaceBackend(criu_home)
-    spec = host.prepare(criu_spec)
-    subject = Subject(criu_backend, host, spec, tmp_path, host.start(spec))
+    subject = Subject.start(criu_backend, NamespaceBackend(criu_home), criu_spec, tmp_path)
     yield subject
     subject.stop()
     shutil.rmtree(criu_home / "sandboxes")
