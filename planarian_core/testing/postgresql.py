@@ -13,7 +13,7 @@ import stat
 import subprocess
 import tempfile
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 SUPERUSER = "postgres"
 _RECOVERS_WITHIN = 60.0
 """Seconds."""
+_PLENTY = 3 << 30
+"""Bytes; a cluster of tests takes up to half a gigabyte."""
 _BINARIES = ("initdb", "postgres", "pg_dump", "psql")
 _ACCOUNTS = ("postgres", "nobody")
 """Whom root runs the server as: it refuses to run as root."""
@@ -45,7 +47,8 @@ class PrivateCluster:
     runs it as an ordinary user. It ends with this process, however that ends, and leaves nothing behind.
 
     Args:
-        fsync: off is faster; what is committed still survives :meth:`kill9`, only not the machine's own death.
+        fsync: off is faster; what is committed still survives :meth:`kill9`, only not the machine's own death. Then it
+            lies in memory where there is plenty.
         settings: more lines for ``postgresql.conf``.
 
     Raises:
@@ -59,6 +62,7 @@ class PrivateCluster:
         self._settings: dict[str, str | int] = {
             "fsync": "on" if fsync else "off",
             "full_page_writes": "on" if fsync else "off",
+            **({} if fsync else {"max_wal_size": "256MB"}),
             "shared_buffers": "64MB",
             "max_connections": 60,
             "max_prepared_transactions": 2,
@@ -70,7 +74,7 @@ class PrivateCluster:
         self._account = _account()
         self._server: subprocess.Popen[bytes] | None = None
         self._databases = 0
-        self.folder = _folder(self._account)
+        self.folder = _folder(self._account, [tempfile.gettempdir()] if fsync else [*_memory(), tempfile.gettempdir()])
         self._data, self._log = self.folder / "data", self.folder / "log"
 
     def __enter__(self) -> Self:
@@ -305,9 +309,19 @@ def _account() -> pwd.struct_passwd | None:
     raise ClusterError(f"root can't run PostgreSQL, and there is no account {' or '.join(_ACCOUNTS)}")
 
 
-def _folder(account: pwd.struct_passwd | None) -> Path:
+def _memory() -> list[str]:
+    """The file system in memory, if several clusters fit: a database is hundreds of files, made and removed at once."""
+    parent = "/dev/shm"  # noqa: S108  # mkdtemp's names
+    try:
+        room = min(psutil.disk_usage(parent).free, psutil.virtual_memory().available)
+    except OSError:
+        return []
+    return [parent] if room > _PLENTY else []
+
+
+def _folder(account: pwd.struct_passwd | None, preferred: Sequence[str]) -> Path:
     """A new folder that the account reaches (pytest's are below one for its user alone), short enough for a socket."""
-    for parent in dict.fromkeys((tempfile.gettempdir(), "/tmp", "/var/tmp")):  # noqa: S108  # mkdtemp's names
+    for parent in dict.fromkeys((*preferred, "/tmp", "/var/tmp")):  # noqa: S108  # mkdtemp's names
         path = Path(parent).resolve()
         open_to_all = all(folder.stat().st_mode & stat.S_IXOTH for folder in (path, *path.parents))
         if path.is_dir() and len(str(path)) < 60 and (account is None or open_to_all):
