@@ -113,8 +113,10 @@ class SessionClient:
             self._launch()
             deadline = time.monotonic() + START_TIME
             while not self._tell("", b"\n"):
-                if time.monotonic() > deadline:
-                    raise SandboxError("the session's shell does not start", code="session-start")
+                gone = os.fstat(self._directory.descriptor).st_nlink == 0
+                if gone or time.monotonic() > deadline:
+                    why = ": its directory was removed" if gone else ""
+                    raise SandboxError(f"the session's shell does not start{why}", code="session-start")
                 time.sleep(0.005)
         deadline = time.monotonic() + ENDING_TIME
         while (left := self._read("busy", 100)) is not None:

@@ -361,7 +361,7 @@ def test_a_lost_fifo_gets_a_new_holder_and_ends_the_old_one(session: Session) ->
 def test_a_removed_directory_is_an_error(session: Session) -> None:
     session.run("true")
     shutil.rmtree(session.folder)
-    with pytest.raises(SandboxError):
+    with pytest.raises(SandboxError, match="removed"):
         session.run("true")
 
 
