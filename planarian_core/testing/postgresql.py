@@ -62,6 +62,7 @@ class PrivateCluster:
         self._settings: dict[str, str | int] = {
             "fsync": "on" if fsync else "off",
             "full_page_writes": "on" if fsync else "off",
+            "dynamic_shared_memory_type": "mmap",  # in the folder, so that it goes with it
             **({} if fsync else {"max_wal_size": "256MB"}),
             "shared_buffers": "64MB",
             "max_connections": 60,
@@ -92,8 +93,7 @@ class PrivateCluster:
     def close(self) -> None:
         """End the server at once and remove the folder. Idempotent."""
         try:
-            if self._server is not None:
-                self.kill9()
+            self.stop("immediate")  # SIGKILL would leave shared memory behind, of which the machine has only so much
         finally:
             shutil.rmtree(self.folder, ignore_errors=True)
 
