@@ -26,7 +26,9 @@ from planarian_core.model import CallClass, RemoteEffect
 from planarian_core.remote_session import RemoteSession
 from planarian_mcp import shapes
 from planarian_mcp.harness import HarnessChannel, change_event
-from planarian_mcp.target_connection import OnProgress, Raw, TargetConnection
+from planarian_mcp.pipe_requests import Raw
+from planarian_mcp.target_connection import TargetConnection
+from planarian_mcp.target_request import OnProgress
 from planarian_mcp.tool_call import NeedsInput, ToolCall
 from planarian_mcp.worker import Worker
 
@@ -103,14 +105,20 @@ class Face:
     async def _connected(self) -> TargetConnection:
         """The connection to the target server; a new one where the last was lost."""
         async with self._connecting:
-            if self._target is None or self._target.lost:
-                again = self._target is not None
-                target = TargetConnection(await self._server(), self._hello, self)
-                await self._service.tasks.start(target.run)
-                self._target = target
-                if again or self._greeted:
-                    await target.initialized()
-            return self._target
+            if (target := self._at_hand()) is not None:
+                return target
+            again = self._target is not None
+            target = TargetConnection(await self._server(), self._hello, self)
+            await self._service.tasks.start(target.run)
+            if again or self._greeted:
+                await target.initialized()
+            self._target = target
+            return target
+
+    def _at_hand(self) -> TargetConnection | None:
+        """The connection that there is; from any thread."""
+        target = self._target
+        return target if target is not None and not target.lost else None
 
     async def _server(self) -> TargetServer:
         if isinstance(self._kind, ServesBranches):
@@ -139,7 +147,7 @@ class Face:
         name = params.get("name")
         if not isinstance(name, str) or not isinstance(params.get("arguments") or {}, Mapping):
             raise MCPError(INVALID_PARAMS, "Invalid request parameters")
-        call = ToolCall(harness, self._connected, params, self._progress(harness, params))
+        call = ToolCall(harness, self._at_hand, self._connected, params, self._progress(harness, params))
         try:
             self._check_not_hidden(name)
             return dict(await self._worker.run(lambda: self._make(call)))
@@ -198,7 +206,7 @@ class Face:
     async def _forwarded(self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None = None) -> Raw:
         target = await self._reached()
         try:
-            return await target.request(method, params, on_progress)
+            return await target.request(method, params, on_progress).answer()
         except RemoteError as error:
             raise MCPError(INTERNAL_ERROR, str(error), error.to_dict()) from error
 
@@ -226,10 +234,10 @@ class Face:
         assert self._harness is not None
         return await self._harness.send_raw_request(method, params)
 
-    async def told(self, method: str, params: Mapping[str, Any] | None) -> None:
-        if method == "notifications/message" and self._current is not None:
-            await self._current.harness.tell(method, params)
+    def told(self, method: str, params: Mapping[str, Any] | None) -> None:
+        if method == "notifications/message" and (current := self._current) is not None:
+            self._service.tasks.start_soon(current.harness.tell, method, params)
         elif self._harness is not None:
-            await self._harness.notify(method, params)
+            self._service.tasks.start_soon(self._harness.notify, method, params)
         elif (event := change_event(method, params)) is not None:
-            await self._service.bus.publish(event)
+            self._service.tasks.start_soon(self._service.bus.publish, event)

@@ -26,7 +26,7 @@ from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 from planarian_core import Planarian, Sandbox, __version__
 from planarian_mcp import shapes
 from planarian_mcp.face import Face, Service
-from planarian_mcp.wire import CHUNK, LineReader, LineWriter
+from planarian_mcp.wire import LineReader, LineWriter
 
 _THE_SDKS_OWN = ("ping", "subscriptions/listen")
 _READS = (
@@ -169,25 +169,10 @@ async def _pipes() -> AsyncIterator[tuple[LineReader, LineWriter]]:
     os.dup2(nowhere, 0)
     os.dup2(2, 1)
     os.close(nowhere)
-    reader = asyncio.StreamReader(limit=CHUNK)
-    receiving, _ = await loop.connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(source, "rb", buffering=0)
-    )
-    sending, protocol = await loop.connect_write_pipe(
-        lambda: asyncio.streams.FlowControlMixin(loop=loop), os.fdopen(sink, "wb", buffering=0)
-    )
-    writer = asyncio.StreamWriter(sending, protocol, None, loop)
+    reader, writer = LineReader(), LineWriter(sink)
+    await loop.connect_read_pipe(lambda: reader, os.fdopen(source, "rb", buffering=0))
     try:
-        yield LineReader(reader), LineWriter(writer)
+        yield reader, writer
     finally:
-        receiving.close()
-        with anyio.move_on_after(1, shield=True):  # what is still to be written; nobody may be there to read it
-            writer.close()
-            await _closed(sending)
-        if sending.get_write_buffer_size():
-            sending.abort()
-
-
-async def _closed(transport: asyncio.WriteTransport) -> None:
-    while transport.get_write_buffer_size():
-        await anyio.sleep(0.005)
+        reader.close()
+        await writer.aclose()

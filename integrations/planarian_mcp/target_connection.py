@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
+from concurrent.futures import Future
 from typing import Any, Protocol
 
 import anyio
@@ -18,6 +20,7 @@ from mcp.shared.inbound import (
     encode_header_value,
 )
 from mcp.shared.jsonrpc_dispatcher import JSONRPCDispatcher
+from mcp.shared.message import SessionMessage
 from mcp_types import (
     CLIENT_CAPABILITIES_META_KEY,
     CLIENT_INFO_META_KEY,
@@ -27,22 +30,21 @@ from mcp_types import (
     METHOD_NOT_FOUND,
     PROTOCOL_VERSION_META_KEY,
     UNSUPPORTED_PROTOCOL_VERSION,
+    JSONRPCNotification,
 )
 from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 
 from planarian_core.errors import RemoteError
 from planarian_core.interfaces import TargetServer
 from planarian_core.server_process import LastWords, shown_name
+from planarian_mcp.pipe_requests import Lost, PipeRequests, Raw
+from planarian_mcp.target_request import OnProgress, TargetRequest
 from planarian_mcp.target_transport import connected
 
-Raw = dict[str, Any]
-"""Params or a result, as they are on the wire."""
-OnProgress = Callable[[Mapping[str, Any]], None]
-
+_CANCELLED = "notifications/cancelled"
 _LOSS_SECONDS = 0.1
 _HTTP_LOSSES = ((INVALID_REQUEST, "Session terminated"), (INTERNAL_ERROR, "Server returned an error response"))
 """What the SDK makes of a status that is an error: the server was started anew and knows nothing of our session."""
-_UNKNOWN_END = "the call may have had its effect; the next call, snapshot or rollback finds out"
 
 
 class Listener(Protocol):
@@ -51,8 +53,8 @@ class Listener(Protocol):
     async def asked(self, method: str, params: Mapping[str, Any] | None) -> Raw:
         """Answer a request of the server's (elicitation, sampling, roots); MCPError where that can't be."""
 
-    async def told(self, method: str, params: Mapping[str, Any] | None) -> None:
-        """Hear a notification; in the order in which they come."""
+    def told(self, method: str, params: Mapping[str, Any] | None) -> None:
+        """Hear a notification; in the order in which they come, and before an answer that comes after it."""
 
 
 class TargetConnection:
@@ -71,8 +73,10 @@ class TargetConnection:
         self._stop = anyio.Event()
         self._stopped = anyio.Event()
         self._tokens = itertools.count(1)
-        self._progress: dict[str, OnProgress] = {}
-        self._scopes: dict[str, anyio.CancelScope] = {}
+        self._under_way: dict[str, TargetRequest] = {}
+        self._requests: PipeRequests | None = None
+        """Where None, they are made through the dispatcher."""
+        self._loop = asyncio.get_running_loop()
 
     @property
     def modern(self) -> bool:
@@ -92,7 +96,8 @@ class TargetConnection:
             RemoteError: ``service-unreachable``; only before it is connected.
         """
         try:
-            async with connected(self.server, self._words) as (read, write), anyio.create_task_group() as tasks:
+            streams = connected(self.server, self._words, self._hear, self._lose)
+            async with streams as (read, write, self._requests), anyio.create_task_group() as tasks:
                 self._dispatcher: JSONRPCDispatcher = JSONRPCDispatcher(read, write)
                 await tasks.start(self._drive)
                 with anyio.fail_after(self.server.timeout):
@@ -106,7 +111,7 @@ class TargetConnection:
             if not self.version:
                 raise self.unreachable(_innermost(error), "nothing was changed") from error
         finally:
-            self.lost = True
+            self._lose()
             self._words.started()
             self._stopped.set()
 
@@ -114,13 +119,16 @@ class TargetConnection:
         try:
             await self._dispatcher.run(
                 lambda _, method, params: self._on_request(method, params),
-                lambda _, method, params: self._listener.told(method, params),
-                self._intercept,
+                _never,
+                self._notified,
                 task_status=task_status,
             )
         finally:
-            self.lost = True
-            self._stop.set()
+            self._lose()
+
+    def _lose(self) -> None:
+        self.lost = True
+        self._stop.set()
 
     async def close(self) -> None:
         """End it, its process too. Idempotent."""
@@ -129,13 +137,13 @@ class TargetConnection:
 
     async def _greet(self) -> None:
         try:
-            greeting = await self._dispatcher.send_raw_request("initialize", self.hello, {"cancel_on_abandon": False})
+            greeting = await asyncio.wrap_future(self._send("initialize", self.hello, {"cancel_on_abandon": False}))
             self.version = str(greeting.get("protocolVersion"))
         except MCPError as error:
             if error.code not in (METHOD_NOT_FOUND, UNSUPPORTED_PROTOCOL_VERSION):
                 raise
             self.version = LATEST_MODERN_VERSION
-            greeting = await self._dispatcher.send_raw_request(*self._enveloped("server/discover", {}))
+            greeting = await asyncio.wrap_future(self._send(*self._enveloped("server/discover", {})))
         self.greeting = greeting
 
     async def initialized(self) -> None:
@@ -145,37 +153,37 @@ class TargetConnection:
 
     # --- talking to it ---
 
-    async def request(self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None = None) -> Raw:
-        """Make a request and wait; a cancelled one is cancelled there too.
+    def request(self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None = None) -> TargetRequest:
+        """Make a request; from any thread.
 
-        The time that a request may take counts from the last sign of life: progress, or a question to the harness.
-
-        Raises:
-            MCPError: the server's own error.
-            RemoteError: ``service-unreachable``: lost on the way, or no answer in time.
+        The time that it may take (``timeout`` of the server) counts from the last sign of life: progress, or a
+        question to the harness.
         """
         token = f"planarian-{next(self._tokens)}"
         if on_progress is not None:
-            self._progress[token] = on_progress
             params = {**params, "_meta": {**(params.get("_meta") or {}), "progressToken": token}}
+        future = self._send(*self._enveloped(method, params))
+        made = self._under_way[token] = TargetRequest(future, self.server.timeout, self.unreachable, on_progress)
+        future.add_done_callback(lambda _: self._under_way.pop(token, None))
+        return made
+
+    def _send(self, method: str, params: Mapping[str, Any], options: CallOptions) -> Future[Raw]:
+        if self._requests is not None:
+            return self._requests.send(method, params)
+        return asyncio.run_coroutine_threadsafe(self._send_by_dispatcher(method, params, options), self._loop)
+
+    async def _send_by_dispatcher(self, method: str, params: Mapping[str, Any], options: CallOptions) -> Raw:
         try:
-            with anyio.move_on_after(self.server.timeout) as scope:
-                self._scopes[token] = scope
-                return await self._dispatcher.send_raw_request(*self._enveloped(method, params))
+            return await self._dispatcher.send_raw_request(method, params, options)
         except MCPError as error:
             if await self._means_loss(error):
-                raise self.unreachable("the connection was lost", _UNKNOWN_END) from error
+                raise Lost from error
             raise
-        finally:
-            self._progress.pop(token, None)
-            self._scopes.pop(token, None)
-        raise self.unreachable(f"no answer within {self.server.timeout:g} s", _UNKNOWN_END)
 
     async def _means_loss(self, error: MCPError) -> bool:
         """Whether an error is the SDK's word for a lost connection; a server may use its code for other things."""
-        if self.server.url and (error.code, error.message) in _HTTP_LOSSES:
-            self.lost = True
-            self._stop.set()
+        if (error.code, error.message) in _HTTP_LOSSES:
+            self._lose()
         if error.code == CONNECTION_CLOSED:
             with anyio.move_on_after(_LOSS_SECONDS):
                 await self._stop.wait()
@@ -218,28 +226,35 @@ class TargetConnection:
     async def _on_request(self, method: str, params: Mapping[str, Any] | None) -> Raw:
         if method == "ping":
             return {}
-        for scope in self._scopes.values():  # whoever is asked may take his time
-            scope.deadline = float("inf")
+        for waiting in list(self._under_way.values()):  # whoever is asked may take his time
+            waiting.wait_on()
         try:
             return await self._listener.asked(method, params)
         finally:
-            self._postpone(*self._scopes)
+            for waiting in list(self._under_way.values()):
+                waiting.lives()
 
-    def _intercept(self, method: str, params: Mapping[str, Any] | None) -> bool:
-        """Progress goes to whoever waits for it, in the order in which it came."""
-        if method != "notifications/progress":
+    def _hear(self, message: SessionMessage) -> bool:
+        """Notifications, where they come in: not after an answer that a thread waits for."""
+        heard = message.message
+        if not isinstance(heard, JSONRPCNotification) or heard.method == _CANCELLED:  # the dispatcher looks at that
             return False
+        return self._notified(heard.method, heard.params)
+
+    def _notified(self, method: str, params: Mapping[str, Any] | None) -> bool:
+        """Progress goes to whoever waits for it."""
+        if method != "notifications/progress":
+            self._listener.told(method, params)
+            return True
         token = (params or {}).get("progressToken")
-        on_progress = self._progress.get(token) if isinstance(token, str) else None
-        if on_progress is not None:
-            self._postpone(str(token))
-            on_progress(params or {})
+        waiting = self._under_way.get(token) if isinstance(token, str) else None
+        if waiting is not None:
+            waiting.progressed(params or {})
         return True
 
-    def _postpone(self, *tokens: str) -> None:
-        for token in tokens:
-            if token in self._scopes:
-                self._scopes[token].deadline = anyio.current_time() + self.server.timeout
+
+async def _never(*_: Any) -> None:
+    """For notifications that nobody took."""
 
 
 def _innermost(error: BaseException) -> str:
@@ -248,4 +263,6 @@ def _innermost(error: BaseException) -> str:
         error = error.exceptions[0]
     if isinstance(error, TimeoutError):
         return "it didn't greet in time"
+    if isinstance(error, Lost):
+        return str(error)
     return f"{type(error).__name__}: {error}".strip(": ")[:300]

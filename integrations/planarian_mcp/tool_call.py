@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from contextlib import suppress
 from secrets import token_hex
 from typing import Any, Protocol, TypeVar
@@ -17,11 +17,12 @@ from planarian_core.interfaces import ToolResult
 from planarian_core.model import RemoteCall, RemoteEffect
 from planarian_core.server_process import answered_with_error
 from planarian_mcp.consent import approval_request, approved
-from planarian_mcp.target_connection import OnProgress, Raw, TargetConnection
+from planarian_mcp.pipe_requests import Raw
+from planarian_mcp.target_connection import TargetConnection
+from planarian_mcp.target_request import UNKNOWN_END, OnProgress, TargetRequest
 
 T = TypeVar("T")
 
-_UNKNOWN_END = "the call may have had its effect; the next call, snapshot or rollback finds out"
 _APPROVE = "planarian/approve"
 _PATIENCE = 300.0
 _MOST_ASKED = 1000
@@ -58,30 +59,52 @@ class ToolCall:
     def __init__(
         self,
         harness: Harness,
-        connect: Callable[[], Awaitable[TargetConnection]],
+        connected: Callable[[], TargetConnection | None],
+        connect: Callable[[], Coroutine[Any, Any, TargetConnection]],
         params: Mapping[str, Any],
         on_progress: OnProgress | None,
     ) -> None:
-        """``params`` are those of ``tools/call``; ``_meta`` is handed to the target with the agent's own call."""
+        """``params`` are those of ``tools/call``; ``_meta`` is handed to the target with the agent's own call.
+        ``connected`` gives the connection where there is one.
+        """
         self.harness = harness
         self.name: str = params["name"]
         self.arguments: Mapping[str, Any] = params.get("arguments") or {}
         self._answers: Mapping[str, Any] = params.get("inputResponses") or {}
         self._state = params.get("requestState")
         self._own = {key: params[key] for key in ("_meta", "inputResponses", "requestState") if params.get(key)}
+        self._connected = connected
         self._connect = connect
         self._on_progress = on_progress
         self._loop = asyncio.get_running_loop()
         self._scope = anyio.CancelScope()
+        self._request: TargetRequest | None = None
         self._cancelled = False
 
     # --- from the worker's thread ---
 
     def call(self, tool: str, arguments: Mapping[str, Any]) -> ToolResult:
-        return self.wait_for(self._call(tool, arguments))
+        own = tool == self.name
+        params = {"name": tool, "arguments": dict(arguments), **(self._own if own else {})}
+        while True:
+            result = self._ask("tools/call", params, self._on_progress if own else None)
+            if not is_input_required(result):
+                return result
+            if self.harness.modern:
+                raise NeedsInput(result)
+            questions = (result.get("inputRequests") or {}).items()
+            answers = {key: self.wait_for(self._answer(asked)) for key, asked in questions}
+            params |= {"inputResponses": answers, "requestState": result.get("requestState")}
 
     def tools(self) -> Sequence[Mapping[str, Any]]:
-        return self.wait_for(self._tools())
+        found: list[Mapping[str, Any]] = []
+        cursor: Any = None
+        while True:
+            page = self._ask("tools/list", {"cursor": cursor} if cursor else {})
+            found += page.get("tools") or ()
+            cursor = page.get("nextCursor")
+            if not cursor:
+                return found
 
     def close(self) -> None:
         return
@@ -107,24 +130,24 @@ class ToolCall:
         """Have something done in the event loop, and wait."""
         return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result()
 
+    def _ask(self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None = None) -> Raw:
+        connection = self._connected() or self.wait_for(self._connect())
+        try:
+            self._request = connection.request(method, params, on_progress)
+            if self._cancelled:
+                self._request.cancel()
+            return self._request.result()
+        except MCPError as error:
+            raise answered_with_error(connection.name, error.code, error.message, UNKNOWN_END) from error
+
     # --- in the event loop ---
 
     def cancel(self) -> None:
         """The harness doesn't want it any more: what is under way at the target is cancelled, nothing more is sent."""
         self._cancelled = True
         self._scope.cancel()
-
-    async def _call(self, tool: str, arguments: Mapping[str, Any]) -> Raw:
-        own = tool == self.name
-        params = {"name": tool, "arguments": dict(arguments), **(self._own if own else {})}
-        while True:
-            result = await self._request("tools/call", params, self._on_progress if own else None)
-            if not is_input_required(result):
-                return result
-            if self.harness.modern:
-                raise NeedsInput(result)
-            answers = {key: await self._answer(asked) for key, asked in (result.get("inputRequests") or {}).items()}
-            params |= {"inputResponses": answers, "requestState": result.get("requestState")}
+        if self._request is not None:
+            self._request.cancel()
 
     async def _elicit(self, request: Mapping[str, Any]) -> Raw:
         with anyio.move_on_after(_PATIENCE) as self._scope, suppress(MCPError):
@@ -133,24 +156,3 @@ class ToolCall:
 
     async def _answer(self, asked: Mapping[str, Any]) -> Raw:
         return await self.harness.ask(str(asked.get("method")), asked.get("params"))
-
-    async def _tools(self) -> Sequence[Mapping[str, Any]]:
-        found: list[Mapping[str, Any]] = []
-        cursor: Any = None
-        while True:
-            page = await self._request("tools/list", {"cursor": cursor} if cursor else {})
-            found += page.get("tools") or ()
-            cursor = page.get("nextCursor")
-            if not cursor:
-                return found
-
-    async def _request(self, method: str, params: Mapping[str, Any], on_progress: OnProgress | None = None) -> Raw:
-        with anyio.CancelScope() as self._scope:
-            if self._cancelled:
-                self._scope.cancel()
-            connection = await self._connect()
-            try:
-                return await connection.request(method, params, on_progress)
-            except MCPError as error:
-                raise answered_with_error(connection.name, error.code, error.message, _UNKNOWN_END) from error
-        raise RemoteError("the harness cancelled the call", code="call-cancelled", state=_UNKNOWN_END)

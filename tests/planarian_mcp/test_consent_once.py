@@ -30,7 +30,7 @@ def _asked(**more: Any) -> bool | None:
 
     async def call() -> bool | None:
         params = {"name": "send", "arguments": {"text": "x"}, **more}
-        return ToolCall(Harness(), connect, params, None).ask(_EFFECT)
+        return ToolCall(Harness(), lambda: None, connect, params, None).ask(_EFFECT)
 
     return asyncio.run(call())
 
