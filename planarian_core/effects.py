@@ -7,6 +7,9 @@ and not in force. That a rollback can itself be rolled back follows.
 
 For services that keep undo data where the effect is (``sql``), the truth is there; this log is written before a call
 is sent and after it ended, and :meth:`ServiceKind.settle` brings the two together after a crash.
+
+An entry is durable before its call is sent; for such services, that its number may be in use is
+(:class:`planarian_core.effect_reservations.EffectReservations`).
 """
 
 from __future__ import annotations
@@ -19,9 +22,11 @@ from typing import Any
 
 from planarian_core.codec import decode
 from planarian_core.database import Database, to_json
+from planarian_core.effect_reservations import EffectReservations
 from planarian_core.errors import CompensationError
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict, utc_now
 
+_LOST = "(a call whose entry was lost when the host went down)"
 _CARRIED = "carried"
 """In the details of a fork's effect that is in its source's log too: the fork, and the number there."""
 
@@ -31,6 +36,7 @@ class EffectLog:
 
     def __init__(self, database: Database) -> None:
         self._database = database
+        self.reservations = EffectReservations(database)
 
     # --- writing ---
 
@@ -43,17 +49,44 @@ class EffectLog:
         summary: str,
         details: Mapping[str, Any] | None = None,
         server: str = "",
+        ahead: bool = False,
     ) -> Effect:
-        """Enter a call that is about to be sent, as ``SENT``, under the next number, with what undoing it takes."""
+        """Enter a call that is about to be sent, as ``SENT``, under the next number, with what undoing it takes.
+
+        ``ahead``: the service can say by the number alone what became of it, so a reservation is enough.
+        """
+        for durable in (False, True) if ahead else (True,):
+            with self._database.transaction(durable=durable) as connection:
+                last, parent = _newest(connection, sandbox_id, service)
+                if ahead and not self.reservations.covers(connection, sandbox_id, service, last + 1):
+                    if not durable:
+                        continue
+                    self.reservations.extend(connection, sandbox_id, service, last + 1)
+                effect = Effect(
+                    sandbox_id, service, last + 1, parent, call.tool, call.digest, verdict.call_class,
+                    EffectState.SENT, verdict.reason, summary, utc_now(), details or {}, server=server,
+                )  # fmt: skip
+                _insert(connection, effect)
+                break
+        return effect
+
+    def reclaim(self, sandbox_id: str, service: str, server: str = "") -> Effect | None:
+        """Enter the next call, as ``SENT``, that may have been made before the host was started anew, under a number
+        that was reserved; None where there is no such number, and the reservation is gone then.
+
+        The entry before is settled first: which effects are in force decides the parent.
+        """
+        through = self.reservations.of_former_boot(sandbox_id, service)
+        if through is None:
+            return None
         with self._database.transaction() as connection:
-            row = connection.execute(
-                "SELECT COALESCE(MAX(number), 0), COALESCE(MAX(number) FILTER (WHERE state = 'applied'), 0) "
-                "FROM effects WHERE sandbox_id = ? AND service = ?",
-                (sandbox_id, service),
-            ).fetchone()
+            last, parent = _newest(connection, sandbox_id, service)
+            if last >= through:
+                self.reservations.settled(connection, sandbox_id, service)
+                return None
             effect = Effect(
-                sandbox_id, service, row[0] + 1, row[1], call.tool, call.digest, verdict.call_class, EffectState.SENT,
-                verdict.reason, summary, utc_now(), details or {}, server=server,
+                sandbox_id, service, last + 1, parent, "", "", CallClass.COMPENSABLE, EffectState.SENT, "", _LOST,
+                utc_now(), server=server,
             )  # fmt: skip
             _insert(connection, effect)
         return effect
@@ -124,11 +157,12 @@ class EffectLog:
 
     def forget(self, sandbox_id: str, service: str = "") -> None:
         """Drop what is known of a sandbox, or of its effects on one service."""
-        query, arguments = "DELETE FROM effects WHERE sandbox_id = ?", [sandbox_id]
+        where, arguments = "sandbox_id = ?", [sandbox_id]
         if service:
-            query, arguments = f"{query} AND service = ?", [*arguments, service]
+            where, arguments = f"{where} AND service = ?", [*arguments, service]
         with self._database.transaction() as connection:
-            connection.execute(query, arguments)
+            for table in ("effects", "effect_reservations"):
+                connection.execute(f"DELETE FROM {table} WHERE {where}", arguments)  # noqa: S608  # constants
 
     # --- reading ---
 
@@ -231,6 +265,16 @@ class EffectLog:
         found = self._database.records(query, sandbox_id, service, json.dumps(list(numbers)))
         effects = {effect.number: effect for effect in (decode(Effect, record) for record in found)}
         return [effects[number] for number in numbers]
+
+
+def _newest(connection: sqlite3.Connection, sandbox_id: str, service: str) -> tuple[int, int]:
+    """The last number, and the newest that is in force; 0 where there is none."""
+    last, applied = connection.execute(
+        "SELECT COALESCE(MAX(number), 0), COALESCE(MAX(number) FILTER (WHERE state = 'applied'), 0) "
+        "FROM effects WHERE sandbox_id = ? AND service = ?",
+        (sandbox_id, service),
+    ).fetchone()
+    return last, applied
 
 
 def _insert(connection: sqlite3.Connection, effect: Effect) -> None:

@@ -62,18 +62,24 @@ class LoggedService:
 
     def settle(self, sandbox_id: str, target: ToolTarget | None = None) -> None:
         """As :meth:`RemoteService.settle`; through the caller's connection where it has one."""
-        unsettled = self.log.unsettled(sandbox_id, self.name)
-        if not unsettled:
+        effect = self._unsettled(sandbox_id)
+        if effect is None:
             return
         if self.forkable:  # connecting to the wrong one would make a branch there
             self.recognize(sandbox_id, None)
         with self._connected(target) as connection:
             self.recognize(sandbox_id, connection)
-            for effect in unsettled:
+            while effect is not None:
                 outcome = self.kind.settle(effect, connection)
                 self.log.update(
                     effect, outcome.state, summary=outcome.summary, details=outcome.details, pivot=outcome.pivot
                 )
+                effect = self._unsettled(sandbox_id)
+
+    def _unsettled(self, sandbox_id: str) -> Effect | None:
+        """The oldest effect of which nobody knows how it ended; entered just now where its entry was lost."""
+        known = self.log.unsettled(sandbox_id, self.name)
+        return known[0] if known else self.log.reclaim(sandbox_id, self.name, self.mark)
 
     def capture(self, sandbox_id: str) -> RemotePosition:
         position = str(self.log.position(sandbox_id, self.name))

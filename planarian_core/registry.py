@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
+from planarian_core.boot import boot_id
 from planarian_core.codec import decode
 from planarian_core.database import Database, RecordTable, to_json
 from planarian_core.effects import EffectLog
@@ -73,6 +74,7 @@ SELECT (SELECT json_extract(record, '$.closed') FROM sandboxes WHERE id = ?1),
     (SELECT json_extract(record, '$.reason') FROM fences
      WHERE sandbox_id = ?1 AND json_extract(record, '$.subject') = ?2 LIMIT 1),
     EXISTS (SELECT 1 FROM effects WHERE sandbox_id = ?1 AND service = ?2 AND state = 'sent')
+    OR EXISTS (SELECT 1 FROM effect_reservations WHERE sandbox_id = ?1 AND service = ?2 AND boot <> ?3)
 """
 
 
@@ -188,7 +190,7 @@ class Registry(Database):
 
     def standing(self, sandbox_id: str, service: str) -> Standing:
         """In one question, because it is asked before each call; LineageError if there is no such sandbox."""
-        closed, rolling_back, fence, unsettled = self.rows(_STANDING, sandbox_id, service)[0]
+        closed, rolling_back, fence, unsettled = self.rows(_STANDING, sandbox_id, service, boot_id())[0]
         if closed is None:
             raise _no_sandbox(sandbox_id)
         return Standing(bool(closed), bool(rolling_back), fence, bool(unsettled))

@@ -38,6 +38,10 @@ CREATE TABLE effects (sandbox_id TEXT NOT NULL, service TEXT NOT NULL, number IN
 CREATE INDEX effects_state ON effects (sandbox_id, service, state, number);
 CREATE TABLE approvals (id TEXT PRIMARY KEY, record TEXT NOT NULL);
 """,
+    """
+CREATE TABLE effect_reservations (sandbox_id TEXT NOT NULL, service TEXT NOT NULL, through INTEGER NOT NULL,
+    boot TEXT NOT NULL, PRIMARY KEY (sandbox_id, service)) WITHOUT ROWID;
+""",
 )
 SCHEMA_VERSION = len(_STEPS)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 from planarian_core.errors import PlanarianError, RemoteError, SandboxError
 from planarian_core.faults import reach
-from planarian_core.interfaces import Prepares, ServiceKind, ToolResult, ToolTarget
+from planarian_core.interfaces import KeepsEntries, Prepares, ServiceKind, ToolResult, ToolTarget
 from planarian_core.locks import SandboxLock
 from planarian_core.logged_service import LoggedService
 from planarian_core.model import (
@@ -57,6 +57,9 @@ class RemoteSession:
         self._service = service
         self._approve_all = approve_all
         self._ask = ask
+        self._prepares = service.kind if isinstance(service.kind, Prepares) else None
+        self._mark = service.mark
+        self._keeps_entries = isinstance(service.kind, KeepsEntries)
         self._recognized = service.forkable
         if service.forkable:  # connecting to the wrong one would make a branch there
             service.recognize(record.id, None)
@@ -117,7 +120,10 @@ class RemoteSession:
             self._consent(call, verdict, summary)
         log = self._registry.effects
         before = self._prepare(call, verdict, target)
-        effect = log.begin(self._record.id, self._service.name, call, verdict, summary, before, self._service.mark)
+        effect = log.begin(
+            self._record.id, self._service.name, call, verdict, summary, before, self._mark,
+            ahead=self._keeps_entries and verdict.call_class is CallClass.COMPENSABLE,
+        )  # fmt: skip
         reach("call.begun")
         try:
             outcome = self.kind.run(call, effect, target)
@@ -136,9 +142,9 @@ class RemoteSession:
 
     def _prepare(self, call: RemoteCall, verdict: Verdict, target: ToolTarget) -> Mapping[str, Any]:
         undoable = verdict.call_class in (CallClass.COMPENSABLE, CallClass.BRANCHABLE)
-        if undoable and isinstance(self.kind, Prepares):
+        if undoable and self._prepares is not None:
             with _only_read(call):
-                return self.kind.prepare(call, target)
+                return self._prepares.prepare(call, target)
         return {}
 
     # --- what may not be called, or not without consent ---

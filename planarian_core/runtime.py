@@ -19,6 +19,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, TypeVar, overload
@@ -116,6 +117,8 @@ class Planarian:
         self.service_tools.close()
         self.warmer.close()
         self.standbys.close()
+        with suppress(PlanarianError):  # what is left is asked for later
+            self.registry.effects.reservations.release()
         self.registry.close()
 
     def __enter__(self) -> Planarian:

@@ -36,6 +36,7 @@ from planarian_core.interfaces.processes import (
 )
 from planarian_core.interfaces.remote import (
     CallOutcome,
+    KeepsEntries,
     Moved,
     Prepares,
     RecognizesEffects,
@@ -76,6 +77,7 @@ __all__ = [
     "FilesystemBackend",
     "FilesystemCapabilities",
     "Instant",
+    "KeepsEntries",
     "KillsAtOnce",
     "Layer",
     "MergesLayers",

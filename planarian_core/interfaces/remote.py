@@ -218,6 +218,15 @@ class Prepares(Protocol):
 
 
 @runtime_checkable
+class KeepsEntries(Protocol):
+    """A :class:`ServiceKind` whose service holds an entry of each compensable effect, committed with it, so that
+    :meth:`ServiceKind.settle` needs no more of one than its sandbox, service and number.
+    """
+
+    keeps_entries: bool
+
+
+@runtime_checkable
 class RecognizesEffects(Protocol):
     """A :class:`ServiceKind` that notices when the configuration names another server than the one that a sandbox's
     effects were made on.

@@ -74,6 +74,7 @@ class KeyValueKind:
     """The store as a service kind; ``path`` is made when it is first used."""
 
     server: TargetServer | None = None
+    keeps_entries = True
 
     def __init__(self, name: str, path: Path) -> None:
         self.name = name

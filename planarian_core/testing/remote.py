@@ -14,12 +14,12 @@ from typing import Any
 
 import pytest
 
-from planarian_core.effects import EffectLog
 from planarian_core.errors import CompensationConflict, RemoteError
-from planarian_core.interfaces import Prepares, ServiceKind, ToolTarget
+from planarian_core.interfaces import KeepsEntries, Prepares, ServiceKind, ToolTarget
 from planarian_core.logged_service import LoggedService
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, RemotePosition, Verdict
 from planarian_core.registry import Registry
+from planarian_core.testing.power_cut import lose_entries
 
 SANDBOX = "sb-conformance"
 
@@ -44,10 +44,11 @@ class RemoteSubject:
 class Driver:
     """Makes calls as a session does, with a log of its own."""
 
-    def __init__(self, subject: RemoteSubject, log: EffectLog) -> None:
+    def __init__(self, subject: RemoteSubject, registry: Registry) -> None:
         self.kind = subject.kind
-        self.log = log
-        self.service = LoggedService(subject.kind, log)
+        self.registry = registry
+        self.log = registry.effects
+        self.service = LoggedService(subject.kind, self.log)
         self.target: ToolTarget = subject.kind.connect()
 
     def begin(self, call: RemoteCall) -> Effect:
@@ -62,7 +63,8 @@ class Driver:
 
     def enter(self, call: RemoteCall, verdict: Verdict) -> Effect:
         details = self.kind.prepare(call, self.target) if isinstance(self.kind, Prepares) else None
-        return self.log.begin(SANDBOX, self.kind.name, call, verdict, call.tool, details)
+        ahead = isinstance(self.kind, KeepsEntries)
+        return self.log.begin(SANDBOX, self.kind.name, call, verdict, call.tool, details, ahead=ahead)
 
     def run(self, call: RemoteCall) -> Effect:
         """Make a call without recording its end, as a proxy that is killed right after it."""
@@ -90,7 +92,7 @@ class ServiceKindConformance:
     def driver(self, remote: RemoteSubject) -> Iterator[Driver]:
         with tempfile.TemporaryDirectory() as folder:
             registry = Registry(Path(folder, "registry"))
-            made = Driver(remote, registry.effects)
+            made = Driver(remote, registry)
             yield made
             made.target.close()
             registry.close()
@@ -163,6 +165,22 @@ class ServiceKindConformance:
         assert [effect.state for effect in driver.log.entries(SANDBOX)] == [EffectState.VOID]
         driver.change(remote.changes[0])
         assert remote.state() != before
+
+    def test_what_a_power_cut_took_of_the_log_is_found(self, remote: RemoteSubject, driver: Driver) -> None:
+        if not isinstance(driver.kind, KeepsEntries):
+            pytest.skip("its entries are in the home alone: each is waited for")
+        before, start = remote.state(), driver.position()
+        for call in remote.changes:
+            driver.change(call)
+        after = remote.state()
+        lose_entries(driver.registry.path, SANDBOX, driver.kind.name, after=1)
+        driver.service.settle(SANDBOX)
+        assert driver.position().position == str(len(remote.changes))
+        end = driver.position()
+        driver.go(start)
+        assert remote.state() == before
+        driver.go(end)
+        assert remote.state() == after
 
     def test_a_read_changes_nothing(self, remote: RemoteSubject, driver: Driver) -> None:
         before = remote.state()

@@ -19,6 +19,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from planarian_core.boot import boot_id
 from planarian_core.errors import SandboxError
 from planarian_core.interfaces import Availability, OutputSink, RequestHandler, SandboxCapabilities
 from planarian_core.model import Command, CommandResult, LiveSandbox, SandboxSpec
@@ -27,7 +28,6 @@ from planarian_sandbox.command_check import check_command
 from planarian_sandbox.directory_command import NotRunnable, launch, reap, run_command, start
 from planarian_sandbox.directory_run import RunFolder
 from planarian_sandbox.directory_tasks import Tasks, end
-from planarian_sandbox.identity import boot_id
 from planarian_sandbox.inside import Inside, tampering
 from planarian_sandbox.request_listener import RequestListener, abandoned_calls, forget_abandoned_calls
 from planarian_sandbox.session_client import SessionClient, end_left_in_sessions

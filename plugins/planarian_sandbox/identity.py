@@ -8,25 +8,13 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from functools import cache
 
+from planarian_core.boot import boot_id
 from planarian_core.errors import SandboxError
 from planarian_core.model import LiveSandbox
 
 GONE = "The sandbox's init is gone: it was stopped, killed, or the host ran out of memory or was restarted."
 GONE_REMEDY = "start it again, or roll back to a statepoint"
-
-
-@cache
-def boot_id() -> str:
-    """The identifier of this boot of the host."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
-            return file.read().strip()
-    except FileNotFoundError:  # not Linux
-        import psutil
-
-        return str(int(psutil.boot_time()))
 
 
 def process_stat(pid: int) -> tuple[str, int] | None:

@@ -14,10 +14,11 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from planarian_core.boot import boot_id
 from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_core.model import LiveSandbox, Network, SandboxSpec
 from planarian_sandbox import cgroups, launcher, seccomp
-from planarian_sandbox.identity import boot_id, exited, init_handle, process_stat
+from planarian_sandbox.identity import exited, init_handle, process_stat
 from planarian_sandbox.inside import Inside
 from planarian_sandbox.layout import CALLS, RUNTIME, Layout, inside_python, top_directories
 

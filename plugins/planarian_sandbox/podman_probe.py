@@ -11,11 +11,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from planarian_core.boot import boot_id
 from planarian_core.errors import PlanarianError
 from planarian_core.interfaces import Availability
 from planarian_core.model import Limits, SandboxSpec, new_id
 from planarian_sandbox import cgroups
-from planarian_sandbox.identity import boot_id
 from planarian_sandbox.podman_engine import Engine, container_arguments, other_groups, stand_ins
 from planarian_sandbox.probe import probe as probe_namespaces
 

@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import sqlite3
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from planarian_core.database import Database
+from planarian_core.effects import EffectLog
 from planarian_core.errors import CompensationError
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict
 from planarian_core.registry import Registry
@@ -92,3 +97,42 @@ def test_every_position_is_reached_again_exactly(steps: list[int | None]) -> Non
             assert tuple(e.number for e in applied) == now
             assert registry.effects.position("sb-1", "s") == (now[-1] if now else 0)
         registry.close()
+
+
+class _Counted(Database):
+    """How many durable transactions there were that changed anything."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.flushes = 0
+
+    @contextmanager
+    def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
+        with super().transaction(durable=durable) as connection:
+            before = connection.total_changes
+            yield connection
+            self.flushes += durable and connection.total_changes > before
+
+
+def test_a_reservation_is_enough_for_many_calls(tmp_path: Path) -> None:
+    database = _Counted(tmp_path / "r")
+    log = EffectLog(database)
+    for _ in range(64):
+        effect = log.begin("sb-1", "s", RemoteCall("put"), _VERDICT, "put", ahead=True)
+        log.update(effect, EffectState.APPLIED, durable=False)
+    assert database.flushes == 2
+    for _ in range(4):
+        log.begin("sb-1", "s", RemoteCall("put"), _VERDICT, "put")
+    assert database.flushes == 6, "an entry that the service doesn't have is waited for"
+    assert [effect.number for effect in log.entries("sb-1")] == list(range(1, 69))
+
+
+def test_what_was_reserved_is_given_back_at_the_end(tmp_path: Path) -> None:
+    database = Database(tmp_path / "r")
+    log = EffectLog(database)
+    log.begin("sb-1", "s", RemoteCall("put"), _VERDICT, "put", ahead=True)
+    assert database.rows("SELECT through FROM effect_reservations") == [(32,)]
+    EffectLog(database).reservations.release()
+    assert database.rows("SELECT through FROM effect_reservations") == [(32,)], "it is another's"
+    log.reservations.release()
+    assert database.rows("SELECT through FROM effect_reservations") == []

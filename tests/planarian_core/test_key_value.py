@@ -56,7 +56,7 @@ def test_the_conformance_tests_catch_a_broken_undo(tmp_path: Path) -> None:
     subject = _subject(path, _Forgetful("store", path))
     from planarian_core.registry import Registry
 
-    driver = Driver(subject, Registry(tmp_path / "registry").effects)
+    driver = Driver(subject, Registry(tmp_path / "registry"))
     with pytest.raises(AssertionError):
         ServiceKindConformance().test_every_position_is_reached_exactly_from_every_other(subject, driver)
 

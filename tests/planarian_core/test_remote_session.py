@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 import sqlite3
 import threading
 from collections.abc import Iterator
@@ -25,6 +26,7 @@ from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.fakes import FakePlugin
 from planarian_core.testing.key_value import KeyValuePlugin, KeyValueTarget
+from planarian_core.testing.power_cut import lose_entries
 
 
 @pytest.fixture
@@ -258,6 +260,40 @@ def test_what_a_failed_call_left_is_found_out(
     assert (after.remote == before.remote) is not applied
     planarian.rollback(box, before)
     assert not store.exists() or _items(store) == {}
+
+
+def test_what_a_power_cut_took_of_the_log_is_asked_of_the_service(tmp_path: Path, workspace: Path, store: Path) -> None:
+    """The calls were made, and a rollback undoes them, though their entries never reached the disk."""
+    home, plugins = tmp_path / "home", [FakePlugin(), KeyValuePlugin(store)]
+    with Planarian.open(home, plugins=plugins) as planarian:
+        box = planarian.create_sandbox(workspace, name="box")
+        before = planarian.snapshot(box)
+        call = Caller(planarian, box, store)
+        call("put", key="a", value="1")
+        call("put", key="a", value="2")
+        middle = planarian.snapshot(box)
+        call("put", key="b", value="3")
+        call("delete", key="a")
+        for file in home.glob("registry.sqlite*"):  # as a killed runtime leaves it: what it reserved isn't given back
+            shutil.copy(file, tmp_path)
+    for file in tmp_path.glob("registry.sqlite*"):
+        shutil.copy(file, home)
+    lose_entries(home / "registry.sqlite", box.id, "store", after=2)
+    with Planarian.open(home, plugins=plugins) as planarian:
+        again = planarian.sandbox("box")
+        assert [effect.number for effect in planarian.effects(again)] == [1, 2]
+        restored = planarian.rollback(again, middle)
+        assert _items(store) == {"a": "2"}
+        states = {effect.number: effect.state for effect in planarian.effects(again)}
+        assert states.pop(3) == states.pop(4) == EffectState.UNDONE
+        assert states.pop(1) == states.pop(2) == EffectState.APPLIED
+        assert set(states.values()) == {EffectState.VOID}
+        assert restored.safety_id is not None
+        planarian.rollback(again, restored.safety_id)
+        assert _items(store) == {"b": "3"}
+        Caller(planarian, again, store)("put", key="c", value="4")
+        planarian.rollback(again, before)
+        assert _items(store) == {}
 
 
 def test_a_snapshot_waits_for_a_call_that_is_under_way(planarian: Planarian, box: Sandbox, store: Path) -> None:

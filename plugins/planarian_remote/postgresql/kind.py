@@ -49,6 +49,8 @@ class PostgresKind:
     See :class:`planarian_core.interfaces.ServiceKind`; how it works is in ``docs/sql.md``.
     """
 
+    keeps_entries = True
+
     def __init__(
         self, name: str, sandbox_id: str, settings: Settings, server: TargetServer | None, tools: Mapping[str, Verdict]
     ) -> None:

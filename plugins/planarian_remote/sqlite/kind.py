@@ -42,6 +42,8 @@ def make(table: Table, sandbox_id: str) -> ServiceKind:
 
 
 class SqliteKind:
+    keeps_entries = True
+
     def __init__(self, settings: Settings, server: TargetServer | None) -> None:
         self.settings = settings
         self.name = settings.name
