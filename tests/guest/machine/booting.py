@@ -21,7 +21,7 @@ _QEMU = (
     *("/usr/bin/qemu-system-x86_64", "-accel", "tcg,thread=multi,tb-size=512", "-cpu", "max"),
     *("-nodefaults", "-no-user-config", "-display", "none", "-monitor", "none", "-no-reboot", "-serial", "stdio"),
     *("-device", "virtio-rng-pci", "-kernel", "vmlinux", "-initrd", "first.gz"),
-    *("-append", "console=ttyS0 quiet panic=-1 mitigations=off"),
+    *("-append", "console=ttyS0 quiet panic=-1 mitigations=off no_timer_check"),
     *("-drive", "file=root.ext4,if=virtio,format=raw,snapshot=on"),
     *("-drive", "file=payload.ext4,if=virtio,format=raw,readonly=on"),
     *("-drive", "file=results,if=virtio,format=raw,cache=unsafe"),
