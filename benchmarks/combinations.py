@@ -64,6 +64,18 @@ def available(planarian: Planarian, *, every_process: bool) -> list[Combination]
     return found
 
 
+def few(combinations: list[Combination]) -> list[Combination]:
+    """As many of them as it takes to have each of their backends once."""
+    seen: set[str] = set()
+    found = []
+    for one in combinations:
+        backends = {one.sandbox, one.filesystem, one.process}
+        if not backends <= seen:
+            found.append(one)
+            seen |= backends
+    return found
+
+
 @contextmanager
 def pairs(planarian: Planarian, folder: Path, combinations: list[Combination]) -> Iterator[list[Pair]]:
     """A pair for each combination, each sandbox with a small server in it; all are removed in the end."""
