@@ -32,6 +32,8 @@ def apply_hidden(spec: SandboxSpec, layout: Layout, hidden: Iterable[str]) -> No
                 _whiteout(above, lower, relative)
                 _hide_below(above, relative, "user.overlay.opaque" if layout.rootless else "trusted.overlay.opaque")
         except OSError as error:
+            if not os.path.lexists(path):  # nothing to hide: the host has removed it, and what it lay in, meanwhile
+                continue
             raise SandboxError(
                 f"{path} can't be hidden in the layer {spec.layer}: {error.strerror}.",
                 code="sandbox-layer",
