@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
+from itertools import chain
 
 from planarian_core.effects import EffectLog
 from planarian_core.errors import CompensationError, RemoteError
@@ -62,24 +63,27 @@ class LoggedService:
 
     def settle(self, sandbox_id: str, target: ToolTarget | None = None) -> None:
         """As :meth:`RemoteService.settle`; through the caller's connection where it has one."""
-        effect = self._unsettled(sandbox_id)
-        if effect is None:
+        unsettled = self._unsettled(sandbox_id)
+        first = next(unsettled, None)
+        if first is None:
             return
         if self.forkable:  # connecting to the wrong one would make a branch there
             self.recognize(sandbox_id, None)
         with self._connected(target) as connection:
             self.recognize(sandbox_id, connection)
-            while effect is not None:
+            for effect in chain([first], unsettled):
                 outcome = self.kind.settle(effect, connection)
                 self.log.update(
                     effect, outcome.state, summary=outcome.summary, details=outcome.details, pivot=outcome.pivot
                 )
-                effect = self._unsettled(sandbox_id)
 
-    def _unsettled(self, sandbox_id: str) -> Effect | None:
-        """The oldest effect of which nobody knows how it ended; entered just now where its entry was lost."""
-        known = self.log.unsettled(sandbox_id, self.name)
-        return known[0] if known else self.log.reclaim(sandbox_id, self.name, self.mark)
+    def _unsettled(self, sandbox_id: str) -> Iterator[Effect]:
+        """The effects of which nobody knows how they ended, oldest first; then those whose entries were lost, each
+        entered once the one before is settled.
+        """
+        yield from self.log.unsettled(sandbox_id, self.name)
+        while (lost := self.log.reclaim(sandbox_id, self.name, self.mark)) is not None:
+            yield lost
 
     def capture(self, sandbox_id: str) -> RemotePosition:
         position = str(self.log.position(sandbox_id, self.name))
