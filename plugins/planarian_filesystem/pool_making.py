@@ -24,7 +24,7 @@ LEAST = 256 * 1024**2
 _MKFS = ("--quiet", "--nodiscard", "--metadata", "dup", "--data", "single")
 """Metadata twice: the disk below may have no checksums. No discard: it would give back what was set aside."""
 _MKFS_SECONDS = 300
-_RELEASE_SECONDS = 3.0
+_RELEASE_SECONDS = 10.0
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -186,7 +186,7 @@ def _release(pool: Pool) -> None:
         pool_loop.unmount(pool.path)
     except OSError as error:
         raise in_use from error
-    # A sandbox that runs has it mounted in its own namespace, which keeps the device.
+    # A sandbox that runs has it mounted in its own namespace, which keeps the device; so has any that is just starting.
     deadline = time.monotonic() + _RELEASE_SECONDS
     while device := pool_loop.device_of(pool.file):
         if time.monotonic() > deadline:
