@@ -78,20 +78,24 @@ nox.options.error_on_missing_interpreters = False
 nox.options.sessions = [
     "host_packages",
     "lint",
-    "types",
     "layers",
     f"tests-{RUNNING if RUNNING in PYTHONS else PYTHONS[-1]}",
     "crash",
-    "sql_corpus_few",
-    "autogen",
-    "langgraph",
-    "nanobot",
     *(["rootless"] if IS_ROOT else []),
+    "side_by_side",
+]
+SIDE_BY_SIDE = (
+    "bench",
+    "sql_corpus_few",
+    "types",
+    "upstream_langgraph",
+    "langgraph",
+    "autogen",
+    "nanobot",
     "demo",
     "upstream_miniswe",
-    "upstream_langgraph",
-    "bench",
-]
+)
+"""What keeps one core busy or less; the longest first."""
 
 
 # --- the parts that sessions share ---
@@ -102,7 +106,8 @@ def group(name: str) -> list[str]:
     return list(nox.project.dependency_groups(GROUPS, name))
 
 
-_wheels: list[Path] = []
+_BUILT = "PLANARIAN_BUILT_WHEEL"
+_wheels = [Path(os.environ[_BUILT])] if _BUILT in os.environ else []
 
 
 def wheel(session: nox.Session) -> Path:
@@ -155,6 +160,17 @@ def run_pytest(session: nox.Session, *arguments: str, **environment: str) -> Non
     with scratch(session) as clean:
         settings = ["-c", str(ROOT / "pyproject.toml"), "--rootdir", str(ROOT), *NO_HANG, *AT_ONCE]
         session.run("pytest", *settings, *arguments, *session.posargs, env={**clean, **environment})
+
+
+# --- several at a time ---
+
+
+@nox.session
+def side_by_side(session: nox.Session) -> None:
+    """The rest of the default list, two sessions at a time, as each needs one core; the figures of `bench` suffer."""
+    at_once = ["--parallel=2", "--allow-parallel"] if hasattr(nox.options, "parallel") else []  # nox of 2026
+    command = [sys.executable, "-m", "nox", "--noxfile", str(ROOT / "noxfile.py"), *at_once, "--session", *SIDE_BY_SIDE]
+    session.run(*command, env={_BUILT: str(wheel(session))}, external=True)
 
 
 # --- host ---
