@@ -71,7 +71,7 @@ def test_it_is_a_container_of_the_user_s_podman(make: MakeSandbox, planarian: Pl
     assert live is not None
     assert state(sandbox)["Pid"] == live.init_pid
     assert podman("exec", container_name(sandbox.id), "cat", "/proc/1/cmdline").endswith(f"{sandbox.id}\0")
-    assert planarian.home.name not in Path("/proc/self/mountinfo").read_text(), "something is mounted on the host"
+    assert str(planarian.home) not in Path("/proc/self/mountinfo").read_text(), "something is mounted on the host"
     planarian.remove_sandbox(sandbox)
     assert containers(planarian.home) == []
     assert groups(sandbox.id) == []
