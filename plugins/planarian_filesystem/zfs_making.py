@@ -25,8 +25,10 @@ SMALLEST = 256 * 1024**2
 _THERE = "zfs list names those that are there"
 _FOR_LAYERS = 0.9
 """Of a pool file: going back needs a little room for its clone."""
-_RESERVED = 16 * 1024**2
-"""For the notes. Not enough in a pool that others have filled: ZFS reckons with the worst that a note could take."""
+_RESERVED, _RESERVED_OF_OTHERS = 16 * 1024**2, 64 * 1024**2
+"""For the notes: what is to be removed from a pool that is full must be noted first. A note takes next to nothing, but
+ZFS reckons with the worst, many times that. In a pool file layers have a quota besides; other pools anybody can fill.
+"""
 _SETTINGS = {
     "mountpoint": "legacy",
     "readonly": "off",
@@ -38,7 +40,6 @@ _SETTINGS = {
     "normalization": "none",
     "utf8only": "off",
     "com.sun:auto-snapshot": "false",
-    "refreservation": str(_RESERVED),
 }
 """Files as Linux has them, whatever the datasets above are like."""
 
@@ -65,7 +66,7 @@ def create_file(pool: ZfsPool, size: int, *, sparse: bool = False) -> None:
         raise ConfigurationError(f"A pool of {size} bytes is too small.", remedy=f"at least {SMALLEST >> 20}M")
     _check_possible()
     base = f"planarian-{secrets.token_hex(6)}"
-    settings = [text for name, value in _SETTINGS.items() for text in ("-O", f"{name}={value}")]
+    settings = _settings("-O", _RESERVED)
     # A host whose disk is full must not leave a sandbox's programs waiting for ever.
     options = ["-o", "cachefile=none", "-o", "ashift=12", "-o", "failmode=continue", *settings]
     with pool.locked():
@@ -99,7 +100,7 @@ def create_below(pool: ZfsPool, parent: str) -> None:
         raise ConfigurationError(f"{error}.", state="nothing was changed", remedy=_THERE) from error
     if not zfs_library.exists(parent):
         raise unavailable(f"there is no dataset {parent}", _THERE)
-    settings = [text for name, value in _SETTINGS.items() for text in ("-o", f"{name}={value}")]
+    settings = _settings("-o", _RESERVED_OF_OTHERS)
     with pool.locked():
         _check_absent(pool)
         pool.remember(Where(base, file=False))
@@ -110,6 +111,11 @@ def create_below(pool: ZfsPool, parent: str) -> None:
         except BaseException:
             _forget(pool, Where(base, file=False))
             raise
+
+
+def _settings(option: str, reserved: int) -> list[str]:
+    settings = {**_SETTINGS, "refreservation": str(reserved)}
+    return [text for name, value in settings.items() for text in (option, f"{name}={value}")]
 
 
 def _make_file(path: Path, size: int, sparse: bool) -> None:

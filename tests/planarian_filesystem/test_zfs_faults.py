@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import multiprocessing
 import os
@@ -19,7 +20,7 @@ from planarian_core.interfaces import Layer
 from planarian_core.model import Artefact
 from planarian_core.testing.filesystem import FilesystemConformance
 from planarian_core.testing.oracle import Description, assert_same, describe
-from planarian_core.testing.zfs import listed
+from planarian_core.testing.zfs import file_pool, listed
 from planarian_filesystem import zfs_library, zfs_making, zfs_mount
 from planarian_filesystem.zfs import ZfsBackend
 from planarian_filesystem.zfs_datasets import Datasets
@@ -40,10 +41,14 @@ def snapshots(datasets: Datasets) -> list[str]:
 
 
 def write_until_full(path: Path) -> None:
+    """To the last: the larger a write is, the more room ZFS wants to be left by it."""
     block = os.urandom(1 << 20)
     with open(path, "wb", buffering=0) as file:
+        with contextlib.suppress(OSError):
+            while True:
+                file.write(block)
         while True:
-            file.write(block)
+            file.write(block[: 1 << 13])
 
 
 def test_a_busy_dataset_is_kept_and_goes_later(on_zfs: ZfsBackend, zfs_layer: Layer, datasets: Datasets) -> None:
@@ -75,6 +80,34 @@ def test_a_full_pool_is_said_and_nothing_is_lost(tmp_path: Path) -> None:
     assert os.listdir(layer.path) == ["file"]
     assert (layer.path / "file").read_text() == "precious"
     zfs_making.destroy(ZfsPool(home), force=True)
+
+
+def test_what_is_in_a_full_pool_of_others_can_be_removed(tmp_path: Path) -> None:
+    """Going back may have no room there; then it says so, nothing is lost, and a removal makes the room."""
+    home = tmp_path / "home"
+    home.mkdir()
+    with file_pool(tmp_path, 256 * 1024**2) as tank:
+        zfs_making.create_below(ZfsPool(home), tank)
+        backend = ZfsBackend(home)
+        layer, other = (Layer(backend.place(name)) for name in ("sb-1", "sb-2"))
+        for made in (layer, other):
+            backend.create(made)
+            (made.path / "file").write_text("precious")
+        artefact = backend.capture(layer, "sp-1")
+        backend.capture(other, "sp-2")
+        with pytest.raises(OSError, match=r"space|quota"):
+            write_until_full(other.path / "big")
+        with contextlib.suppress(RestoreError):
+            restore(backend, artefact, layer)
+        assert (layer.path / "file").read_text() == "precious"
+        backend.discard("sp-2")
+        backend.destroy(other)
+        subprocess.run(["zpool", "wait", "-t", "free", tank], check=True, timeout=60)
+        for _ in range(4):  # what is freed can be had some transaction groups later
+            subprocess.run(["zpool", "sync", tank], check=True, timeout=60)
+        restore(backend, artefact, layer)
+        assert (layer.path / "file").read_text() == "precious"
+        zfs_making.destroy(ZfsPool(home), force=True)
 
 
 def test_no_room_for_a_snapshot(
