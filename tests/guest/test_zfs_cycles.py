@@ -1,4 +1,7 @@
-"""Random cycles of the whole runtime on ZFS and CRIU, against a plain model; ``PLANARIAN_CYCLES`` asks for more."""
+"""Random cycles of the whole runtime on ZFS and CRIU, with Podman and without, against a plain model.
+
+``PLANARIAN_CYCLES`` asks for more of them.
+"""
 
 from __future__ import annotations
 
@@ -27,8 +30,7 @@ CYCLES = settings(
 )
 
 
-class NamespaceCriuZfs(VerbsMachine):
-    backends = ("namespace", "zfs", "criu")
+class OnZfs(VerbsMachine):
     memory = True
     tank: ClassVar[str]
 
@@ -39,8 +41,17 @@ class NamespaceCriuZfs(VerbsMachine):
         return home
 
 
+class NamespaceCriuZfs(OnZfs):
+    backends = ("namespace", "zfs", "criu")
+
+
+class PodmanZfs(OnZfs):
+    backends = ("podman", "zfs", "podman")
+
+
 @pytest.mark.needs("root", "criu", "namespaces", "zfs")
-def test_every_statepoint_can_be_had_back_from_zfs(tmp_path: Path) -> None:
+@pytest.mark.parametrize("machine", [NamespaceCriuZfs, pytest.param(PodmanZfs, marks=pytest.mark.needs("podman"))])
+def test_every_statepoint_can_be_had_back_from_zfs(machine: type[OnZfs], tmp_path: Path) -> None:
     with file_pool(tmp_path) as tank:
-        NamespaceCriuZfs.tank = tank
-        run_state_machine_as_test(NamespaceCriuZfs, settings=CYCLES)
+        machine.tank = tank
+        run_state_machine_as_test(machine, settings=CYCLES)
