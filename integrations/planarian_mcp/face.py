@@ -26,10 +26,10 @@ from planarian_core.model import CallClass, RemoteEffect
 from planarian_core.remote_session import RemoteSession
 from planarian_mcp import shapes
 from planarian_mcp.harness import HarnessChannel, change_event
-from planarian_mcp.pipe_requests import Raw
 from planarian_mcp.target_connection import TargetConnection
 from planarian_mcp.target_request import OnProgress
 from planarian_mcp.tool_call import NeedsInput, ToolCall
+from planarian_mcp.wire import Raw
 from planarian_mcp.worker import Worker
 
 _QUESTIONS = ("elicitation/create", "sampling/createMessage", "roots/list")

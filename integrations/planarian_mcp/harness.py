@@ -11,7 +11,7 @@ from mcp.server.subscriptions import PromptsListChanged, ResourcesListChanged, R
 from mcp.shared.subscriptions import ToolsListChanged
 from mcp_types.version import MODERN_PROTOCOL_VERSIONS
 
-Raw = dict[str, Any]
+from planarian_mcp.wire import Raw
 
 
 class HarnessChannel:

@@ -17,10 +17,7 @@ from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
 from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
 
-from planarian_mcp.wire import LineWriter
-
-Raw = dict[str, Any]
-"""Params or a result, as they are on the wire."""
+from planarian_mcp.wire import LineWriter, Raw
 
 
 class Lost(Exception):

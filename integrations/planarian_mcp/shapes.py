@@ -12,8 +12,7 @@ from planarian_core import __version__
 from planarian_core.errors import PlanarianError
 from planarian_core.model import Verdict
 from planarian_mcp.target_connection import TargetConnection
-
-Raw = dict[str, Any]
+from planarian_mcp.wire import Raw
 
 CLASS_META, REASON_META = "planarian/class", "planarian/reason"
 """In the ``_meta`` of a listed tool: what calls of it are, and why."""

@@ -37,9 +37,10 @@ from mcp_types.version import LATEST_MODERN_VERSION, MODERN_PROTOCOL_VERSIONS
 from planarian_core.errors import RemoteError
 from planarian_core.interfaces import TargetServer
 from planarian_core.server_process import LastWords, shown_name
-from planarian_mcp.pipe_requests import Lost, PipeRequests, Raw
+from planarian_mcp.pipe_requests import Lost, PipeRequests
 from planarian_mcp.target_request import OnProgress, TargetRequest
 from planarian_mcp.target_transport import connected
+from planarian_mcp.wire import Raw
 
 _CANCELLED = "notifications/cancelled"
 _LOSS_SECONDS = 0.1

@@ -12,7 +12,8 @@ from typing import Any
 import anyio
 
 from planarian_core.errors import RemoteError
-from planarian_mcp.pipe_requests import Lost, Raw
+from planarian_mcp.pipe_requests import Lost
+from planarian_mcp.wire import Raw
 
 OnProgress = Callable[[Mapping[str, Any]], None]
 UNKNOWN_END = "the call may have had its effect; the next call, snapshot or rollback finds out"

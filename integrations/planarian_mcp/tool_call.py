@@ -17,9 +17,9 @@ from planarian_core.interfaces import ToolResult
 from planarian_core.model import RemoteCall, RemoteEffect
 from planarian_core.server_process import answered_with_error
 from planarian_mcp.consent import approval_request, approved
-from planarian_mcp.pipe_requests import Raw
 from planarian_mcp.target_connection import TargetConnection
 from planarian_mcp.target_request import UNKNOWN_END, OnProgress, TargetRequest
+from planarian_mcp.wire import Raw
 
 T = TypeVar("T")
 

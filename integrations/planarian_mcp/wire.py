@@ -22,6 +22,9 @@ from pydantic_core import PydanticSerializationError
 
 from planarian_core.message_lines import MessageLines, TooLong
 
+Raw = dict[str, Any]
+"""Params or a result, as they are on the wire."""
+
 _MOST_WAITING = 1000
 """Messages that are held for a session before no more are read."""
 _MOST_UNWRITTEN = 1 << 18

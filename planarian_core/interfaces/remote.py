@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from planarian_core.model import (
     Effect,
@@ -223,7 +223,7 @@ class KeepsEntries(Protocol):
     :meth:`ServiceKind.settle` needs no more of one than its sandbox, service and number.
     """
 
-    keeps_entries: bool
+    keeps_entries: Literal[True]
 
 
 @runtime_checkable

@@ -15,6 +15,7 @@ import threading
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from planarian_core.boot import boot_id
 from planarian_process.criu_chain import Broken, Inherited, inherit
 from planarian_process.criu_members import Members, unchanged
 
@@ -126,7 +127,7 @@ class Increments:
             self._forget_ended()
 
     def _note(self, init: int) -> Path:
-        return self._folder / f"{_boot()}-{init}-{start_ticks(init, init)}.json"
+        return self._folder / f"{boot_id()}-{init}-{start_ticks(init, init)}.json"
 
     @staticmethod
     def _write(note: Path, origin: Origin) -> None:
@@ -139,7 +140,7 @@ class Increments:
         for note in self._folder.glob("*.json"):
             boot, init, start = note.stem.rsplit("-", 2)
             try:
-                lives = boot == _boot() and start_ticks(int(init), int(init)) == int(start)
+                lives = boot == boot_id() and start_ticks(int(init), int(init)) == int(start)
             except OSError:
                 lives = False
             if not lives:
@@ -152,10 +153,6 @@ def start_ticks(process: int, thread: int) -> int:
         return int(Path(f"/proc/{process}/task/{thread}/stat").read_text().rpartition(")")[2].split()[19])
     except IndexError as failure:
         raise ProcessLookupError(f"process {process} is gone") from failure
-
-
-def _boot() -> str:
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
 
 
 def usable(images: Path, digest: str, depth: int, members: Members) -> Origin:

@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from planarian_core.boot import boot_id
 from planarian_process.criu_huge_pages import without_huge_pages
 from planarian_process.criu_messages import messages
 from planarian_process.criu_namespaces import begin_in_thread, enter_network, mount, own_mounts
@@ -55,8 +56,7 @@ class StartCache:
     """
 
     def __init__(self, folder: Path) -> None:
-        boot = Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-        self._file = folder / f"criu-{boot}.kdat"
+        self._file = folder / f"criu-{boot_id()}.kdat"
 
     @property
     def empty(self) -> bool:

@@ -12,8 +12,7 @@ from planarian_core.testing.process import ProcessConformance
 from planarian_core.testing.sandbox import SandboxConformance
 from planarian_core.testing.zfs import file_pool
 from planarian_sandbox.podman import PodmanBackend
-from planarian_sandbox.podman_memory import PodmanMemory
-from tests.planarian_sandbox.isolated import IsolatedFixtures
+from tests.planarian_sandbox.isolated import IsolatedFixtures, PodmanMemoryFixtures
 
 pytestmark = pytest.mark.needs("root", "namespaces", "podman", "crun", "criu", "zfs")
 
@@ -45,14 +44,8 @@ class TestSandbox(OnZfs, SandboxConformance):
         return PodmanBackend(home)
 
 
-class TestProcesses(OnZfs, ProcessConformance):
-    @pytest.fixture
-    def backend(self, home: Path) -> PodmanMemory:
-        return PodmanMemory(home)
-
-    @pytest.fixture
-    def host(self, home: Path) -> PodmanBackend:
-        return PodmanBackend(home)
+class TestProcesses(OnZfs, PodmanMemoryFixtures, ProcessConformance):
+    """The same as on any other file system."""
 
 
 def test_crun_is_what_podman_runs_them_with(tmp_path: Path) -> None:

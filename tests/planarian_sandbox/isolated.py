@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 
 from planarian_core.model import Limits, SandboxSpec, new_id
+from planarian_sandbox.podman import PodmanBackend
+from planarian_sandbox.podman_memory import PodmanMemory
 
 
 class IsolatedFixtures:
@@ -27,3 +29,17 @@ class IsolatedFixtures:
         return SandboxSpec(
             new_id("sb"), str(workspace), str(layer), str(home), self.kind, limits=Limits(512 * 1024**2, 256)
         )
+
+
+class PodmanMemoryFixtures(IsolatedFixtures):
+    """Podman's containers, with the process backend that has Podman bring their memory back."""
+
+    kind = "podman"
+
+    @pytest.fixture
+    def backend(self, home: Path) -> PodmanMemory:
+        return PodmanMemory(home)
+
+    @pytest.fixture
+    def host(self, home: Path) -> PodmanBackend:
+        return PodmanBackend(home)

@@ -15,25 +15,15 @@ from planarian_core import Planarian, Sandbox
 from planarian_core.errors import CaptureError
 from planarian_core.testing.process import ProcessConformance
 from planarian_core.testing.workloads import ask_counter, remove_all, start_counter
-from planarian_sandbox.podman import PodmanBackend
-from planarian_sandbox.podman_memory import PodmanMemory
-from tests.planarian_sandbox.isolated import IsolatedFixtures
+from tests.planarian_sandbox.isolated import PodmanMemoryFixtures
 
 pytestmark = pytest.mark.needs("root", "namespaces", "podman", "criu")
 
 SOCKET = "counter.sock"
 
 
-class TestPodmanMemory(IsolatedFixtures, ProcessConformance):
-    kind = "podman"
-
-    @pytest.fixture
-    def backend(self, home: Path) -> PodmanMemory:
-        return PodmanMemory(home)
-
-    @pytest.fixture
-    def host(self, home: Path) -> PodmanBackend:
-        return PodmanBackend(home)
+class TestPodmanMemory(PodmanMemoryFixtures, ProcessConformance):
+    """With a home on the host's own file system."""
 
 
 @pytest.fixture
