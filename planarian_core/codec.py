@@ -20,11 +20,12 @@ T = TypeVar("T")
 def encode(value: Any) -> Any:
     """Turn a model value into JSON-safe data."""
     kind: Any = type(value)
-    if value is None or kind in _PLAIN:
+    if kind in _PLAIN:
         return value
     names = _field_names(kind)
     if names is not None:
-        return {name: encode(getattr(value, name)) for name in names}
+        fields = ((name, getattr(value, name)) for name in names)
+        return {name: item if type(item) in _PLAIN else encode(item) for name, item in fields}
     if isinstance(value, enum.Enum):
         return value.value
     if isinstance(value, tuple | list | frozenset | set):
@@ -90,4 +91,4 @@ def _as_it_is(data: Any) -> Any:
     return data
 
 
-_PLAIN = (str, int, float, bool)
+_PLAIN = frozenset({str, int, float, bool, type(None)})

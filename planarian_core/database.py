@@ -22,6 +22,8 @@ from planarian_core.registry_schema import SCHEMA_VERSION, migrate
 _BUSY_SECONDS = 60
 _RESERVE = 8 * 1024 * 1024
 _ROOM = 1024 * 1024
+_TROUBLES = (sqlite3.DatabaseError, ValueError, TypeError, KeyError)
+"""What a damaged or unwritable file makes of an operation, and of a record in it."""
 
 
 class Database:
@@ -34,14 +36,14 @@ class Database:
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self._folder = str(path.parent)
         self._local = threading.local()
         self._connections: dict[sqlite3.Connection, threading.RLock] = {}
         self._guard = threading.Lock()
         self._reserve = path.with_name("reserve")
         _check_engine()
-        with self._translated():
-            self._prepare()
-            self._keep_reserve()
+        self._prepare()
+        self._keep_reserve()
 
     # --- a full disk ---
 
@@ -54,7 +56,7 @@ class Database:
                 os.fsync(file.fileno())
 
     def _free(self) -> int:
-        status = os.statvfs(self.path.parent)
+        status = os.statvfs(self._folder)
         return status.f_bavail * status.f_frsize
 
     def _make_room(self) -> None:
@@ -78,13 +80,33 @@ class Database:
 
     @contextmanager
     def _lent(self) -> Iterator[sqlite3.Connection]:
-        """This thread's connection, which :meth:`close` leaves open until it is given back."""
-        while True:
-            connection, in_use = self._own()
-            with in_use:
-                if connection in self._connections:
-                    yield connection
-                    return
+        """This thread's connection, which :meth:`close` leaves open until it is given back; errors are translated."""
+        try:
+            while True:
+                connection, in_use = self._own()
+                with in_use:
+                    if connection in self._connections:
+                        yield connection
+                        return
+        except _TROUBLES as error:
+            raise self._trouble(error) from error
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The same errors, for records that are read after their connection was given back."""
+        try:
+            yield
+        except _TROUBLES as error:
+            raise self._trouble(error) from error
+
+    def _trouble(self, error: Exception) -> RegistryCorrupt:
+        if not isinstance(error, sqlite3.DatabaseError):
+            return RegistryCorrupt(f"a record in the registry {self.path} can't be read: {error}")
+        code, remedy = "registry-corrupt", "restore the file from a backup, or use another home (PLANARIAN_HOME)"
+        if isinstance(error, sqlite3.OperationalError):
+            code = "registry-unwritable"
+            remedy = "check that the home is writable and has free space (df, ls -ld), then try again"
+        return RegistryCorrupt(f"the registry {self.path}: {error}", code=code, remedy=remedy)
 
     def _own(self) -> tuple[sqlite3.Connection, threading.RLock]:
         own: tuple[sqlite3.Connection, threading.RLock] | None = getattr(self._local, "own", None)
@@ -115,23 +137,9 @@ class Database:
             )
 
     @contextmanager
-    def _translated(self) -> Iterator[None]:
-        try:
-            yield
-        except sqlite3.DatabaseError as error:
-            code, remedy = "registry-corrupt", "restore the file from a backup, or use another home (PLANARIAN_HOME)"
-            text = str(error)
-            if isinstance(error, sqlite3.OperationalError):
-                code = "registry-unwritable"
-                remedy = "check that the home is writable and has free space (df, ls -ld), then try again"
-            raise RegistryCorrupt(f"the registry {self.path}: {text}", code=code, remedy=remedy) from error
-        except (ValueError, TypeError, KeyError) as error:
-            raise RegistryCorrupt(f"a record in the registry {self.path} can't be read: {error}") from error
-
-    @contextmanager
     def transaction(self, *, durable: bool = True) -> Iterator[sqlite3.Connection]:
         """One atomic, durable change. Without ``durable`` a power cut (nothing less) may take it back."""
-        with self._translated(), self._lent() as connection:
+        with self._lent() as connection:
             self._make_room()
             if durable is not getattr(self._local, "durable", True):
                 connection.execute(f"PRAGMA synchronous={'FULL' if durable else 'NORMAL'}")
@@ -147,11 +155,11 @@ class Database:
 
     def records(self, query: str, *arguments: Any) -> list[Any]:
         """The first column of each row, as plain data."""
-        with self._translated(), self._lent() as connection:
+        with self._lent() as connection:
             return [json.loads(row[0]) for row in connection.execute(query, arguments)]
 
     def rows(self, query: str, *arguments: Any) -> list[tuple[Any, ...]]:
-        with self._translated(), self._lent() as connection:
+        with self._lent() as connection:
             return connection.execute(query, arguments).fetchall()
 
 

@@ -61,9 +61,8 @@ class SandboxLock:
 
     def __init__(self, directory: Path, sandbox_id: str) -> None:
         self.sandbox_id = sandbox_id
-        self._main = directory / f"{sandbox_id}.lock"
-        self._gate = directory / f"{sandbox_id}.gate"
-        self._upgrade = directory / f"{sandbox_id}.upgrade"
+        place = f"{directory}/{sandbox_id}"  # text: a lock is made for each tool call
+        self._main, self._gate, self._upgrade = f"{place}.lock", f"{place}.gate", f"{place}.upgrade"
 
     def acquire(self, *, exclusive: bool, timeout: float | None = None) -> Held:
         """Wait for the lock and hold it.
@@ -86,7 +85,8 @@ class SandboxLock:
     def remove(self) -> None:
         """Take the files away, of a sandbox that is no more: whoever waits for them finds it unknown. Idempotent."""
         for path in (self._main, self._gate, self._upgrade):
-            path.unlink(missing_ok=True)
+            with suppress(FileNotFoundError):
+                os.unlink(path)
 
     @contextmanager
     def upgrading(self) -> Iterator[None]:
@@ -97,7 +97,7 @@ class SandboxLock:
         finally:
             os.close(fd)
 
-    def _wait(self, path: Path, mode: int, deadline: float | None) -> int:
+    def _wait(self, path: str, mode: int, deadline: float | None) -> int:
         fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         wait = _FIRST_WAIT
         try:

@@ -63,8 +63,8 @@ class CallCounter:
     def __init__(self, home: Path) -> None:
         self._home = home
 
-    def _file(self, sandbox_id: str) -> Path:
-        return self._home / "sandboxes" / sandbox_id / "calls"
+    def _file(self, sandbox_id: str) -> str:
+        return f"{self._home}/sandboxes/{sandbox_id}/calls"
 
     def add(self, sandbox_id: str) -> None:
         with suppress(OSError):
@@ -76,11 +76,11 @@ class CallCounter:
 
     def count(self, sandbox_id: str) -> int:
         try:
-            return self._file(sandbox_id).stat().st_size
+            return os.stat(self._file(sandbox_id)).st_size
         except OSError:
             return 0
 
     def reset(self, sandbox_id: str) -> None:
         """Begin anew: a statepoint was taken or gone back to. The caller holds the sandbox's exclusive lock."""
         with suppress(OSError):
-            self._file(sandbox_id).unlink()
+            os.unlink(self._file(sandbox_id))

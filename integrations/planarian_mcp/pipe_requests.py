@@ -15,8 +15,9 @@ from typing import Any
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCRequest, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
 
+from planarian_mcp import wire
 from planarian_mcp.wire import LineWriter, Raw
 
 
@@ -48,8 +49,7 @@ class PipeRequests:
                 future.set_exception(Lost())
                 return future
             self._open[number] = future
-        asked = {"params": dict(params)} if params else {}
-        self._writer.write(JSONRPCRequest(jsonrpc="2.0", id=number, method=method, **asked))
+        self._writer.write(wire.request(number, method, params))
         future.add_done_callback(partial(self._done, number, method))
         return future
 
@@ -58,7 +58,8 @@ class PipeRequests:
             self._open.pop(number, None)
         if future.cancelled() and method != "initialize":  # which may not be cancelled
             why = {"requestId": number, "reason": "it is not waited for any more"}
-            self._writer.write(JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=why))
+            told = JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=why)
+            self._writer.write(wire.dump(told))
 
     def take(self, message: SessionMessage) -> bool:
         """Whether a message is the answer to a request of ours; it is settled then."""

@@ -15,6 +15,7 @@ import pytest
 from mcp.shared.exceptions import MCPError
 from mcp_types import JSONRPCNotification
 
+from planarian_mcp import wire
 from planarian_mcp.pipe_requests import Lost, PipeRequests
 from planarian_mcp.wire import LineReader, LineWriter
 
@@ -36,7 +37,7 @@ def test_messages_of_many_threads_stay_whole_behind_a_slow_reader() -> None:
         def write(name: int) -> None:
             for number in range(each):
                 params = {"thread": name, "number": number, "text": "x" * size}
-                writer.write(JSONRPCNotification(jsonrpc="2.0", method="m", params=params))
+                writer.write(wire.dump(JSONRPCNotification(jsonrpc="2.0", method="m", params=params)))
 
         writers = [threading.Thread(target=write, args=(name,)) for name in range(threads)]
         for thread in writers:

@@ -6,27 +6,29 @@ Nothing is proven by it: the server judges once more. It errs on the side of not
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from typing import NamedTuple
 
 _TOKEN = re.compile(
     r"""
-      (?P<space>[ \t\n\r\f\v]+|--[^\n\r]*)
+    (?:[ \t\n\r\f\v]+|--[^\n\r]*)*
+    (?:
+      (?P<word>(?![eEbBxXnN]'|[uU]&['"])[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*)
     | (?P<comment>/\*)
     | (?P<escaped>[eE]'(?:[^'\\]|\\.|'')*')
     | (?P<hidden>[uU]&['"])
     | (?P<string>(?:[bBxXnN])?'(?:[^']|'')*')
     | (?P<quoted>"(?:[^"]|"")*")
     | (?P<dollar>\$(?P<tag>(?:[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_\x80-\U0010ffff]*)?)\$)
-    | (?P<word>[A-Za-z_\x80-\U0010ffff][A-Za-z0-9_$\x80-\U0010ffff]*)
     | (?P<number>[0-9][0-9A-Za-z_.]*|\.[0-9][0-9A-Za-z_]*)
     | (?P<mark>.)
+    | (?P<end>\Z)
+    )
     """,
     re.VERBOSE | re.DOTALL,
 )
 
 
-@dataclass(frozen=True)
-class Token:
+class Token(NamedTuple):
     """``kind``: word, quoted (an identifier in quotes), string, escaped (E'…'), number, or mark. ``text``: a word in
     lower case, what the quotes hold, or the mark. ``depth``: how many parentheses are open.
     """
@@ -54,31 +56,28 @@ def tokens(statement: str) -> list[Token]:
         match = _TOKEN.match(statement, position)
         if match is None:  # pragma: no cover - "mark" takes anything
             raise NotReadable("a character can't be read")
-        kind, text, end = str(match.lastgroup), match.group(), match.end()
-        if match["dollar"] is not None:
-            kind, (text, end) = "string", _dollar(statement, match["dollar"], end)
-        elif kind == "comment":
+        kind, text, end = str(match.lastgroup), match[match.lastindex or 0], match.end()
+        start = end - len(text)
+        if kind == "comment":
             end = _comment_end(statement, end)
+        elif kind == "mark":
+            if text in "'\"":
+                raise NotReadable("a quote doesn't end")
+            depth += text in "(["
+            found.append(Token(kind, text, depth, start, end))
+            depth -= text in ")]"
         elif kind == "hidden":
             raise NotReadable("write characters as they are: U& escapes hide what a statement says")
-        elif kind == "mark" and text in "'\"":
-            raise NotReadable("a quote doesn't end")
-        if kind == "mark" and text in "([":
-            depth += 1
-        if kind not in ("space", "comment"):
-            found.append(Token(kind, _plain(kind, text), depth, position, end))
-        if kind == "mark" and text in ")]":
-            depth -= 1
+        elif kind != "end":
+            if kind == "dollar":
+                kind, (text, end) = "string", _dollar(statement, text, end)
+            elif kind == "word":
+                text = text.lower()
+            elif kind == "quoted":
+                text = text[1:-1].replace('""', '"')
+            found.append(Token(kind, text, depth, start, end))
         position = end
     return found
-
-
-def _plain(kind: str, text: str) -> str:
-    if kind == "word":
-        return text.lower()
-    if kind == "quoted":
-        return text[1:-1].replace('""', '"')
-    return text
 
 
 def _dollar(statement: str, tag: str, start: int) -> tuple[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from planarian_remote.postgresql.lexer import Token
 from planarian_remote.postgresql.schema_change import name_end
@@ -63,19 +62,22 @@ def plain_change(statement: Statement) -> Plain:
 
 def _functions(found: Sequence[Token], end: int, *, inserts: bool) -> list[str] | None:
     """The functions that a statement calls whose table's name ends at a token; None where it isn't plain."""
-    words = {token.text for token in found[1:] if token.kind == "word"}
-    if words & _ELSEWHERE or any(token.kind == "word" and token.text == "from" for token in found[end:]):
-        return None
-    if any(token.kind == "mark" and token.text == "$" for token in found):
-        return None
     functions = []
-    for place, (before, token) in enumerate(pairwise(found), start=1):
-        if token.kind != "mark" or token.text != "(" or (inserts and place == end):
-            continue
-        if before.kind == "word" and before.text in _FUNCTIONS:
-            functions.append(before.text)
-        elif before.kind == "quoted" or (before.kind == "word" and before.text not in _FORMS):
-            return None
+    before = found[0]
+    for place, token in enumerate(found[1:], start=1):
+        kind, text, *_ = token
+        if kind == "word":
+            if text in _ELSEWHERE or (text == "from" and place >= end):
+                return None
+        elif kind == "mark":
+            if text == "$":
+                return None
+            if text == "(" and not (inserts and place == end):
+                if before.kind == "word" and before.text in _FUNCTIONS:
+                    functions.append(before.text)
+                elif before.kind == "quoted" or (before.kind == "word" and before.text not in _FORMS):
+                    return None
+        before = token
     return functions
 
 

@@ -34,6 +34,7 @@ _IF_READ_ONLY = (
 """Looked at once, before any row is: it has no columns. There is no such setting, so asking for it is an error."""
 _OURS_IN_TEXT = re.compile(rf"{SCHEMA}\w*[\"\s]*\.", re.IGNORECASE)
 
+_OURS = f"the schema {SCHEMA} holds undo data and is not for others"
 _TRANSACTION = "a statement is a transaction of its own here, so that it can be undone: send each by itself"
 _SESSION = "connections are shared between calls, so settings of a session aren't yours: use expressions or SET clauses"
 _OPAQUE = "what it does can't be seen beforehand: send the statements that it would run"
@@ -166,12 +167,8 @@ def _judge(found: Sequence[Token]) -> tuple[What, str]:
         return What.REFUSED, "it is empty"
     if first.kind != "word":
         return What.REFUSED, f"no statement begins with {first.text[:40]!r}"
-    if any(t.text == ";" and t.kind == "mark" and u.text != ";" for t, u in pairwise(found)):
-        return What.REFUSED, "it is several statements: send one at a time"
-    if any(_is_ours(token) for token in found):
-        return What.REFUSED, f"the schema {SCHEMA} holds undo data and is not for others"
-    if any(token.kind in ("word", "quoted") and token.text.lower().startswith("pg_temp") for token in found):
-        return What.REFUSED, "a temporary table belongs to a connection that others use too; use a table"
+    if reason := _not_allowed(found):
+        return What.REFUSED, reason
     if first.text in _CHANGES:
         return What.ROWS, ""
     if first.text == "explain" and _explains_more(found):
@@ -221,7 +218,20 @@ def _is_forbidden(token: Token) -> bool:
     return token.kind in ("word", "quoted") and _FORBIDDEN.fullmatch(token.text) is not None
 
 
-def _is_ours(token: Token) -> bool:
-    if token.kind in ("word", "quoted"):
-        return token.text.lower().startswith(SCHEMA)
-    return token.kind in ("string", "escaped") and _OURS_IN_TEXT.search(token.text) is not None
+def _not_allowed(found: Sequence[Token]) -> str:
+    """Why no statement may be made of such tokens; empty where one may."""
+    ended = False
+    for kind, text, *_ in found:
+        if kind == "mark" and text == ";":
+            ended = True
+        elif ended:
+            return "it is several statements: send one at a time"
+        elif kind in ("word", "quoted"):
+            name = text.lower()
+            if name.startswith(SCHEMA):
+                return _OURS
+            if name.startswith("pg_temp"):
+                return "a temporary table belongs to a connection that others use too; use a table"
+        elif kind in ("string", "escaped") and _OURS_IN_TEXT.search(text):
+            return _OURS
+    return ""
