@@ -1,4 +1,4 @@
 """The command line: translates arguments into runtime calls and results into text or JSON; decides nothing about state.
 
-``main.py`` lists the commands; each module holds one group of them.
+``own_commands.py`` lists the commands; each module holds one group of them.
 """

@@ -6,13 +6,14 @@ import errno
 import sys
 from collections.abc import Sequence
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import typer
 from typer.core import TyperGroup
 
 from planarian_core.cli import exit_codes, failure, plugin_commands
 from planarian_core.cli.output import remark
+from planarian_core.cli.own_commands import OwnCommands
 from planarian_core.errors import PlanarianError
 
 _UsageError, _ClickException = typer.BadParameter.__mro__[1:3]  # wherever this release of Typer keeps its click
@@ -56,7 +57,11 @@ class PlanarianGroup(TyperGroup):
             as_json = ctx.meta.get(JSON, False) or (isinstance(error, _UsageError) and _wants_json(arguments))
             raise typer.Exit(_end(error, ctx.invoked_subcommand or "", as_json)) from error
 
-    # --- commands of plugins ---
+    # --- commands ---
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings)
+        self.commands = cast("Any", OwnCommands())
 
     @cached_property
     def _from_plugins(self) -> plugin_commands.PluginCommands:

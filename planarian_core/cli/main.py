@@ -1,38 +1,19 @@
-"""The command line's entry point and the list of its commands."""
+"""The command line's entry point; the commands are listed in ``own_commands.py``."""
 
 from __future__ import annotations
 
 import os
 import signal
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from planarian_core.cli import exit_codes
-from planarian_core.cli.apply import apply
-from planarian_core.cli.attach import attach
-from planarian_core.cli.bundles import export, import_
-from planarian_core.cli.demo import demo
-from planarian_core.cli.diff import diff
-from planarian_core.cli.doctor import doctor, recover
-from planarian_core.cli.drill import drill
-from planarian_core.cli.evidence import ledger, outcome
 from planarian_core.cli.group import PlanarianGroup
-from planarian_core.cli.log import log
-from planarian_core.cli.primitives import fork, rollback, snapshot
-from planarian_core.cli.promote import promote
-from planarian_core.cli.reclaim import hold, prune
-from planarian_core.cli.remote import approve, effects
-from planarian_core.cli.restore import restore
-from planarian_core.cli.running import run
-from planarian_core.cli.sandboxes import list_, new, policy, rm, stop
-from planarian_core.cli.shell import shell
-from planarian_core.cli.show import show
 
 app = typer.Typer(
     cls=PlanarianGroup,
@@ -41,41 +22,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-
-_COMMANDS: dict[str, Callable[..., Any]] = {  # in the order in which they are needed: the help keeps it
-    "doctor": doctor,
-    "demo": demo,
-    "new": new,
-    "list": list_,
-    "run": run,
-    "shell": shell,
-    "snapshot": snapshot,
-    "log": log,
-    "show": show,
-    "diff": diff,
-    "rollback": rollback,
-    "restore": restore,
-    "fork": fork,
-    "promote": promote,
-    "apply": apply,
-    "outcome": outcome,
-    "ledger": ledger,
-    "effects": effects,
-    "approve": approve,
-    "drill": drill,
-    "hold": hold,
-    "prune": prune,
-    "policy": policy,
-    "export": export,
-    "import": import_,
-    "stop": stop,
-    "attach": attach,
-    "recover": recover,
-    "rm": rm,
-}
-for _name, _function in _COMMANDS.items():
-    # What follows the command of ``run`` is that command's own, with or without ``--``.
-    app.command(_name, context_settings={"allow_interspersed_args": _name != "run"})(_function)
 
 
 def _print_version(value: bool) -> None:

@@ -57,15 +57,15 @@ def load(own: Iterable[str]) -> PluginCommands:
     return found
 
 
-def build(name: str, offered: Callable[..., Any] | CommandGroup) -> Any:
-    """The command, or the group of commands, as Typer makes it."""
+def build(name: str, offered: Callable[..., Any] | CommandGroup, **settings: Any) -> Any:
+    """The command, or the group of commands, as Typer makes it; ``settings`` are those of a command's context."""
     import typer
 
     from planarian_core.hookspecs import CommandGroup
 
     app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
     if not isinstance(offered, CommandGroup):
-        app.command(name)(offered)
+        app.command(name, context_settings=settings)(offered)
         return typer.main.get_command(app)
     app.callback(help=offered.summary, no_args_is_help=True)(_no_options)
     for command, callback in offered.commands.items():
