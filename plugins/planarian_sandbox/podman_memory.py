@@ -33,7 +33,7 @@ from planarian_core.interfaces import (
 )
 from planarian_core.model import Artefact, Domain, ProcessInfo, SandboxSpec
 from planarian_sandbox.podman_control import Control
-from planarian_sandbox.podman_engine import Engine, finished, only_version_2
+from planarian_sandbox.podman_engine import Engine, finished
 
 _PATIENCE = 120.0
 _RUNS_ON = "nothing was captured; the sandbox runs on"
@@ -130,9 +130,9 @@ class PodmanMemory:
 
     def _checkpoint(self, sandbox: RunningSandbox, images: Path, work: Path) -> subprocess.Popen[bytes]:
         details = sandbox.live.details
+        # The control groups must be in the image: a restore in a container of another name has CRIU rename them.
         argv = [str(details.get("runtime", "runc")), "checkpoint", "--leave-running", "--file-locks"]
         argv += ["--tcp-established", "--ext-unix-sk", f"--image-path={images}", f"--work-path={work}"]
-        argv += ["--manage-cgroups-mode=ignore"] if only_version_2() else []
         argv.append(str(details.get("container", "")))
         quiet = subprocess.DEVNULL
         try:

@@ -38,6 +38,10 @@ _BTRFS = pytest.param(
 _ZFS = pytest.param(
     Combination("namespace", "criu", "zfs"), marks=[_CRIU, pytest.mark.needs("zfs")], id="namespace-criu-zfs"
 )
+_PODMAN_ZFS = pytest.param(
+    Combination("podman", "podman", "zfs"), marks=[_CRIU, pytest.mark.needs("podman", "zfs")], id="podman-podman-zfs"
+)
+_NAMES = [pytest.param(c, marks=marks, id=name) for name, (c, marks) in _NAMED.items()]
 
 
 @pytest.fixture(params=[pytest.param(c[:2], marks=marks, id=name) for name, (c, marks) in _NAMED.items()])
@@ -47,7 +51,7 @@ def backends(request: pytest.FixtureRequest) -> tuple[str, str]:
     return chosen
 
 
-@pytest.fixture(params=[*(pytest.param(c, marks=marks, id=name) for name, (c, marks) in _NAMED.items()), _BTRFS, _ZFS])
+@pytest.fixture(params=[*_NAMES, _BTRFS, _ZFS, _PODMAN_ZFS])
 def combination(request: pytest.FixtureRequest) -> Combination:
     """The backends, that of files among them."""
     chosen: Combination = request.param

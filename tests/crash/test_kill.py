@@ -40,7 +40,7 @@ class World:
 
     @property
     def memory(self) -> bool:
-        return self.process == "criu"
+        return self.process in ("criu", "podman")
 
     def files_kept(self) -> list[str]:
         """What lies in the pool, where there is one."""
@@ -55,7 +55,7 @@ class World:
     def tree(self, sandbox: Sandbox) -> Description:
         live = sandbox.record.live
         assert live is not None
-        root = Path(f"/proc/{live.init_pid}/root") if self.sandbox == "namespace" else Path("/")
+        root = Path("/") if self.sandbox == "directory" else Path(f"/proc/{live.init_pid}/root")
         return describe_beside_socket(root / sandbox.workspace.lstrip("/"), SOCKET)
 
     def ask(self, sandbox: Sandbox, what: str) -> int:
