@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import re
 from functools import cache
 from importlib.resources import files
 
-VERSION = 2
+VERSION = 3
 """Raised with each change of ``schema/`` that is released: a database with the same version keeps its functions."""
 _PINNED = (
     "SET search_path = pg_catalog, pg_temp SET \"DateStyle\" = 'ISO, MDY' SET \"IntervalStyle\" = 'postgres' "
@@ -13,6 +14,13 @@ _PINNED = (
     "SET extra_float_digits = 1 SET bytea_output = 'hex' SET lc_monetary = 'C' SET xmloption = 'content'"
 )
 """For functions that write values as text or read them: the settings of planarian.pinned_settings()."""
+_STAMP = (
+    "pg_catalog.concat((SELECT xmin FROM pg_catalog.pg_class WHERE oid OPERATOR(pg_catalog.=) {0}), "
+    "ARRAY(SELECT xmin FROM pg_catalog.pg_attribute "
+    "WHERE attrelid OPERATOR(pg_catalog.=) {0} AND attnum OPERATOR(pg_catalog.>) 0), "
+    "ARRAY(SELECT xmin FROM pg_catalog.pg_trigger WHERE tgrelid OPERATOR(pg_catalog.=) {0}))"
+)
+"""What planarian.stamp() is, written into a query that asks for it with each call."""
 _LOCK = 8_030_604_370_494_483_310
 """The advisory lock under which calls go one after the other."""
 
@@ -23,6 +31,7 @@ def script() -> str:
     folder = files(__package__) / "schema"
     parts = sorted(part.name for part in folder.iterdir() if part.name.endswith(".sql"))
     functions = "\n".join((folder / part).read_text(encoding="utf-8") for part in parts)
+    functions = re.sub(r"@STAMP (\S+)@", lambda relation: _STAMP.format(relation[1]), functions)
     script = _INSTALL.replace("@SCRIPT@", functions).replace("@PINNED@", _PINNED)
     return script.replace("@VERSION@", str(VERSION)).replace("@LOCK@", str(_LOCK))
 

@@ -16,26 +16,30 @@ $$;
 
 -- The beginning of a call: alone in its transaction. reach: the tables that a plain statement on p_target may reach, where
 -- it is a table whose rows are captured, and it can't mean any operator, cast or function of users; else NULL.
--- sequences: what an insert moves.
+-- sequences: what an insert moves. It names schemas itself, as finish_plain does: a SET for the function takes longer.
 CREATE FUNCTION planarian.begin_effect(
     p_version integer, p_lock_timeout text, p_target oid, p_inserts boolean, p_functions text[],
     OUT id bigint, OUT reach oid[], OUT sequences oid[]
-) LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+) LANGUAGE plpgsql SECURITY DEFINER AS $$
 DECLARE
-    v_unused text;  -- an assignment is quicker than PERFORM
+    v_unused pg_catalog.text;  -- an assignment is quicker than PERFORM
 BEGIN
-    IF p_version <> @VERSION@ OR pg_current_xact_id_if_assigned() IS NOT NULL
-        OR current_setting('planarian.effect', true) <> '' OR NOT current_setting('track_counts')::boolean
+    IF p_version OPERATOR(pg_catalog.<>) @VERSION@ OR pg_catalog.pg_current_xact_id_if_assigned() IS NOT NULL
+        OR pg_catalog.current_setting('planarian.effect', true) OPERATOR(pg_catalog.<>) ''
+        OR NOT pg_catalog.current_setting('track_counts')::pg_catalog.bool
     THEN
         PERFORM planarian.refuse_begin(p_version);
     END IF;
-    v_unused := set_config('lock_timeout', p_lock_timeout, true);
-    v_unused := concat(pg_advisory_xact_lock(@LOCK@));
-    id := nextval('planarian.effect_id');
-    IF p_target IS NOT NULL AND current_setting('standard_conforming_strings')::boolean THEN
+    v_unused := pg_catalog.set_config('lock_timeout', p_lock_timeout, true);
+    v_unused := pg_catalog.concat(pg_catalog.pg_advisory_xact_lock(@LOCK@));
+    id := pg_catalog.nextval('planarian.effect_id');
+    IF p_target IS NOT NULL AND pg_catalog.current_setting('standard_conforming_strings')::pg_catalog.bool THEN
         SELECT w.reach, CASE WHEN p_inserts THEN w.sequences END INTO reach, sequences
-        FROM planarian.watched w WHERE w.relation = p_target AND w.closed;
-        IF p_functions <> '{}' AND EXISTS (SELECT FROM pg_proc WHERE proname = ANY (p_functions) AND oid >= 16384) THEN
+        FROM planarian.watched w WHERE w.relation OPERATOR(pg_catalog.=) p_target AND w.closed;
+        IF pg_catalog.cardinality(p_functions) OPERATOR(pg_catalog.>) 0 AND EXISTS (
+            SELECT FROM pg_catalog.pg_proc f
+            WHERE f.proname OPERATOR(pg_catalog.=) ANY (p_functions) AND f.oid OPERATOR(pg_catalog.>=) 16384
+        ) THEN
             reach := NULL;
         END IF;
     END IF;

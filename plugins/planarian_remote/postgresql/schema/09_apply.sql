@@ -155,19 +155,23 @@ END $$;
 CREATE FUNCTION planarian.finish_plain(
     p_id bigint, p_owner text, p_number bigint, p_statement text, p_count bigint, p_rows json, p_row_type text,
     p_reach oid[], p_changes bigint[], p_sequences jsonb, p_kind text, p_columns text[]
-) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER SET search_path = pg_catalog, pg_temp AS $$
+) RETURNS boolean LANGUAGE plpgsql SECURITY DEFINER AS $$
 BEGIN
-    IF p_count = 0 OR p_kind IS NULL OR planarian.changes('planarian.image'::regclass) - p_changes[2] <> p_count
-        OR planarian.changes_to(p_reach) - p_changes[1] <> p_count
-        OR p_count > 1 AND p_kind = 'u' AND planarian.may_collide(ARRAY[p_reach[1]], p_columns)
+    IF p_count OPERATOR(pg_catalog.=) 0 OR p_kind IS NULL
+        OR planarian.changes('planarian.image'::pg_catalog.regclass) OPERATOR(pg_catalog.-) p_changes[2]
+           OPERATOR(pg_catalog.<>) p_count
+        OR planarian.changes_to(p_reach) OPERATOR(pg_catalog.-) p_changes[1] OPERATOR(pg_catalog.<>) p_count
+        OR p_count OPERATOR(pg_catalog.>) 1 AND p_kind OPERATOR(pg_catalog.=) 'u'
+           AND planarian.may_collide(ARRAY[p_reach[1]], p_columns)
     THEN
         RETURN false;
     END IF;
     INSERT INTO planarian.effect (id, owner, number, state, statement, row_count, rows, row_type, shapes, sequences)
-    SELECT p_id, p_owner, p_number, 'applied', left(p_statement, 10000), p_count, p_rows, p_row_type, p.shapes,
+    SELECT p_id, p_owner, p_number, 'applied', pg_catalog.left(p_statement, 10000), p_count, p_rows, p_row_type, p.shapes,
            CASE WHEN p_sequences IS NULL THEN '{}' ELSE planarian.sequence_moves(p_sequences) END
     FROM planarian.proof p
-    WHERE p.closed AND p.key = concat(p_reach[1], ' ', p_kind, ' ', planarian.stamp(p_reach[1]))
+    WHERE p.closed AND p.key OPERATOR(pg_catalog.=)
+          pg_catalog.concat(p_reach[1], ' ', p_kind, ' ', @STAMP p_reach[1]@)
     ON CONFLICT (owner, number) DO NOTHING;
     RETURN FOUND;
 END $$;
