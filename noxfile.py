@@ -47,6 +47,7 @@ _ON_ZFS = "tests/planarian_filesystem/test_zfs.py"
 FEW_IN_THE_GUEST = (
     "tests/guest/test_stack.py",
     "tests/guest/test_zfs_story.py",
+    "tests/guest/test_incremental.py::test_images_stay_small_after_rollbacks_and_forks",
     *(f"{_ON_ZFS}::TestConformance::test_{name}" for name in ("restore_is_exact", "a_fork_is_captured_by_itself")),
     f"{_ON_ZFS}::test_nobody_else_destroys_a_statepoint_by_accident",
     f"{_ON_ZFS}::test_what_nobody_needs_goes",
@@ -81,7 +82,7 @@ nox.options.sessions = [
     "layers",
     f"tests-{RUNNING if RUNNING in PYTHONS else PYTHONS[-1]}",
     "crash",
-    *(["rootless"] if IS_ROOT else []),
+    *(["rootless", "guest"] if IS_ROOT else []),
     "side_by_side",
 ]
 SIDE_BY_SIDE = (

@@ -125,7 +125,8 @@ class Guest:
         at_once = str(os.cpu_count() or 1)
         enter = ["unshare", f"--mount-proc={self.tools / 'proc'}", "chroot", str(self.tools)]
         build = ["dkms", "build", "-m", "zfs", "-v", zfs, "-k", kernel, "-j", at_once, "--no-depmod"]
-        run([*enter, *build], log=self._cache.log("modules"), limit=1800)
+        no_debugging = {"KCFLAGS": "-g0"}  # it is stripped off afterwards, and takes a sixth of the time
+        run([*enter, *build], log=self._cache.log("modules"), limit=1800, environment=no_debugging)
         for built in (self.tools / "var/lib/dkms/zfs" / zfs / kernel).rglob("*.ko*"):
             shutil.copy(built, into)
         shutil.rmtree(into / "package")
