@@ -27,7 +27,6 @@ REQUIRED_OF_ROOT = (
     "linux,root,namespaces,userns,criu,btrfs,podman,git,tmux,redis-server,chromium-headless-shell,postgresql,npm,"
     "doltlite,pypi"
 )
-KINDS_APART = ("branching", "declared", "sqlite")
 USER = "planarian-test"
 CHECKED = ["planarian_core", "integrations", "plugins", "tests", "benchmarks", "examples", "noxfile.py"]
 UNLESS_UNAVAILABLE = [0] if os.environ.get("CI") == "true" and IS_ROOT else [0, 4]
@@ -61,7 +60,7 @@ ALL_IN_THE_GUEST = (
 ALSO_AS_A_USER = [
     *(f"crash/test_{name}.py" for name in ("abandoned", "bundles", "kill", "promote", "random_cycles", "standby")),
     "planarian_filesystem",
-    "planarian_miniswe",
+    "planarian_miniswe/test_backends.py",
     "planarian_process",
     "planarian_sandbox",
     *(f"planarian_core/test_{name}.py" for name in ("attach", "bundles", "registry", "statepoints", "workspaces")),
@@ -69,9 +68,11 @@ ALSO_AS_A_USER = [
 ]
 """What `rootless` runs once more: the other tests run on fakes, or on what doesn't depend on who it is."""
 NANOBOT = [r for r in GROUPS["project"]["optional-dependencies"]["nanobot"] if r.startswith("nanobot-ai")]
+BRIEFLY = ["-m", "not thorough"]
+"""The default list has every fault point, backend and front end, but not all combinations: the rest is `thorough`."""
 NO_HANG = ["--timeout=300", "--durations=5"]
 # A crashed worker ends the run: pytest-xdist would wait for ever for the rest of its file.
-AT_ONCE = [f"--numprocesses={min((os.cpu_count() or 1) + 1, 4)}", "--dist=loadfile", "--max-worker-restart=0"]
+AT_ONCE = [f"--numprocesses={min(2 * (os.cpu_count() or 1), 6)}", "--dist=loadfile", "--max-worker-restart=0"]
 """Most tests wait for processes; each has its own home."""
 
 nox.needs_version = ">=2024.10.9"
@@ -215,8 +216,7 @@ def layers(session: nox.Session) -> None:
 def tests(session: nox.Session) -> None:
     """The suite, against the installed wheel."""
     install_wheel(session, "branching", "mcp", "miniswe", "sql", groups=["test"])
-    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in APART]
-    run_pytest(session, str(ROOT / "tests"), *ignored)
+    run_pytest(session, *suite(), *BRIEFLY)
 
 
 @nox.session
@@ -226,16 +226,20 @@ def crash(session: nox.Session) -> None:
     As root without the combination that `rootless` kills as well; `-- -k ''` has it too.
     """
     install_wheel(session, "branching", "mcp", "sql", groups=["test"])
-    folder = ROOT / "tests" / "crash"
-    apart = [f"--ignore={folder / f'test_{name}_service.py'}" for name in KINDS_APART]
-    run_pytest(session, str(folder), *apart, *(["-k", "not namespace-respawn"] if IS_ROOT else []))
+    run_pytest(session, str(ROOT / "tests" / "crash"), *BRIEFLY, *(["-k", "not namespace-respawn"] if IS_ROOT else []))
 
 
 @nox.session
-def crash_services(session: nox.Session) -> None:
-    """The kill tests of the other kinds of remote services; `crash` has those of calls, of the proxy and of SQL."""
-    install_wheel(session, "branching", "mcp", "sql", groups=["test"])
-    run_pytest(session, *(str(ROOT / "tests" / "crash" / f"test_{name}_service.py") for name in KINDS_APART))
+def thorough(session: nox.Session) -> None:
+    """What `tests` and `crash` leave out: more combinations of backends, kills of the other kinds of services."""
+    install_wheel(session, "branching", "mcp", "miniswe", "sql", groups=["test"])
+    run_pytest(session, *suite("crash"), "-m", "thorough")
+
+
+def suite(*apart: str) -> list[str]:
+    """The tests as pytest's arguments: without the folders of other sessions, but for some."""
+    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in APART if name not in apart]
+    return [str(ROOT / "tests"), *ignored]
 
 
 @nox.session
@@ -339,7 +343,7 @@ def rootless(session: nox.Session) -> None:
         chosen = [str(checkout / "tests" / name) for name in ALSO_AS_A_USER]
         # root has killed those, and nothing in them depends on the user
         others = "not (directory and (test_kill or test_bundles or test_promote))"
-        arguments = [*settings, *chosen, "-k", others, *session.posargs]
+        arguments = [*settings, *chosen, *BRIEFLY, "-k", others, *session.posargs]
         with session.chdir(folder / "home"):
             session.run(*run, "pytest", *arguments, external=True)
     finally:

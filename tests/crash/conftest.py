@@ -41,7 +41,11 @@ _ZFS = pytest.param(
 _PODMAN_ZFS = pytest.param(
     Combination("podman", "podman", "zfs"), marks=[_CRIU, pytest.mark.needs("podman", "zfs")], id="podman-podman-zfs"
 )
-_NAMES = [pytest.param(c, marks=marks, id=name) for name, (c, marks) in _NAMED.items()]
+_NAMES = [
+    # copy is killed with `respawn`, and CRIU on btrfs
+    pytest.param(c, marks=[*marks, *([pytest.mark.thorough] if c.process == "criu" else [])], id=name)
+    for name, (c, marks) in _NAMED.items()
+]
 
 
 @pytest.fixture(params=[pytest.param(c[:2], marks=marks, id=name) for name, (c, marks) in _NAMED.items()])

@@ -21,7 +21,7 @@ from planarian_core.sandbox import Sandbox
 from planarian_core.testing.branched_notes import Agent, Notes, Outside
 from planarian_core.testing.workloads import remove_all
 
-pytestmark = pytest.mark.needs("doltlite")
+pytestmark = [pytest.mark.needs("doltlite"), pytest.mark.thorough]
 
 OPERATE = Path(__file__).with_name("operate_branching.py")
 CALLS = [point for point in POINTS if point.startswith("call.")]

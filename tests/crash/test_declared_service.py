@@ -20,7 +20,7 @@ from planarian_core.model import EffectState
 from planarian_core.testing import mcp_servers
 from planarian_core.testing.workloads import remove_all
 
-pytestmark = pytest.mark.needs("npm")
+pytestmark = [pytest.mark.needs("npm"), pytest.mark.thorough]
 
 OPERATE = Path(__file__).with_name("operate_declared.py")
 CALLS = [point for point in POINTS if point.startswith("call.") or point == "declared.called"]

@@ -22,6 +22,7 @@ from planarian_core.testing.sqlite_contents import Contents, contents
 from planarian_core.testing.workloads import remove_all
 
 apsw = pytest.importorskip("apsw")
+pytestmark = pytest.mark.thorough
 
 OPERATE = Path(__file__).with_name("operate_sqlite.py")
 CALLS = [point for point in POINTS if point.startswith(("call.", "sqlite."))]

@@ -57,6 +57,7 @@ def test_the_demo_proves_what_it_claims_and_leaves_nothing(tmp_path: Path, backe
     assert list((tmp_path / "tmp").iterdir()) == []
 
 
+@pytest.mark.thorough
 def test_the_demo_can_be_left_to_look_around(tmp_path: Path) -> None:
     done = demo(tmp_path, "--keep", "--sandbox", "directory", "--process", "none")
     assert done.returncode == 0, done.stdout

@@ -270,8 +270,16 @@ def test_a_runtime_killed_while_podman_works_leaves_nothing(tmp_path: Path, work
     assert found == []
 
 
-@pytest.mark.parametrize("fault", ["create.begun", "create.started", "rollback.stopped", "rollback.switched",
-                                   "rollback.restored", "fork.staged", "fork.restored"])  # fmt: skip
+@pytest.mark.parametrize(
+    "fault",
+    [
+        *("create.started", "rollback.stopped", "fork.restored"),
+        *(
+            pytest.param(point, marks=pytest.mark.thorough)
+            for point in ("create.begun", "rollback.switched", "rollback.restored", "fork.staged")
+        ),
+    ],
+)
 def test_a_runtime_killed_at_a_fault_point(
     make: MakeSandbox, planarian: Planarian, workspace: Path, fault: str
 ) -> None:

@@ -86,7 +86,7 @@ def test_an_attachment_that_was_cut_off_is_finished(process: Any) -> None:
 @pytest.fixture(
     params=[
         pytest.param(NAMESPACE, marks=pytest.mark.needs("root", "criu", "namespaces"), id="namespace-criu"),
-        pytest.param(DIRECTORY, marks=pytest.mark.needs("linux"), id="directory-respawn"),
+        pytest.param(DIRECTORY, marks=[pytest.mark.needs("linux"), pytest.mark.thorough], id="directory-respawn"),
     ]
 )
 def real(request: pytest.FixtureRequest, bare: Any) -> Iterator[Any]:

@@ -13,7 +13,7 @@ import pytest
 DIRECTORY = ("--sandbox", "directory", "--filesystem", "copy", "--process", "none")
 NAMESPACE = ("--sandbox", "namespace", "--filesystem", "copy", "--process", "respawn")
 KINDS = [
-    pytest.param(DIRECTORY, id="directory"),
+    pytest.param(DIRECTORY, id="directory", marks=pytest.mark.thorough),
     pytest.param(NAMESPACE, id="namespace", marks=pytest.mark.needs("namespaces")),
 ]
 

@@ -15,7 +15,7 @@ DIRECTORY = ("--sandbox", "directory", "--filesystem", "copy", "--process", "res
 NAMESPACE = ("--sandbox", "namespace", "--filesystem", "copy", "--process", "criu")
 BACKENDS = [
     pytest.param(NAMESPACE, marks=pytest.mark.needs("root", "criu", "namespaces"), id="namespace-criu"),
-    pytest.param(DIRECTORY, marks=pytest.mark.needs("linux"), id="directory-respawn"),
+    pytest.param(DIRECTORY, marks=[pytest.mark.needs("linux"), pytest.mark.thorough], id="directory-respawn"),
 ]
 
 

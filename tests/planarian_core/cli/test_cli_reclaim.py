@@ -231,7 +231,7 @@ def test_what_is_no_policy_is_refused(cli: Any) -> None:
 @pytest.fixture(
     params=[
         pytest.param(NAMESPACE, marks=pytest.mark.needs("root", "criu", "namespaces"), id="namespace-criu"),
-        pytest.param(DIRECTORY, marks=pytest.mark.needs("linux"), id="directory-respawn"),
+        pytest.param(DIRECTORY, marks=[pytest.mark.needs("linux"), pytest.mark.thorough], id="directory-respawn"),
     ]
 )
 def real(request: pytest.FixtureRequest, bare: Any) -> Iterator[Any]:

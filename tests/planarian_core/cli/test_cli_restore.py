@@ -15,7 +15,7 @@ from planarian_core.testing.oracle import Description, assert_same, describe
 DIRECTORY = ("--sandbox", "directory", "--filesystem", "copy", "--process", "none")
 NAMESPACE = ("--sandbox", "namespace", "--filesystem", "copy", "--process", "respawn")
 KINDS = [
-    pytest.param(DIRECTORY, id="directory"),
+    pytest.param(DIRECTORY, id="directory", marks=pytest.mark.thorough),
     pytest.param(NAMESPACE, id="namespace", marks=pytest.mark.needs("namespaces")),
 ]
 FILL = """
