@@ -83,10 +83,11 @@ nox.options.sessions = [
     "layers",
     f"tests-{RUNNING if RUNNING in PYTHONS else PYTHONS[-1]}",
     "crash",
-    *(["rootless", "guest"] if IS_ROOT else []),
+    *(["rootless"] if IS_ROOT else []),
     "side_by_side",
 ]
 SIDE_BY_SIDE = (
+    *(["guest"] if IS_ROOT else []),
     "bench",
     "sql_corpus_few",
     "types",
