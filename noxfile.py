@@ -165,6 +165,12 @@ def run_pytest(session: nox.Session, *arguments: str, **environment: str) -> Non
         session.run("pytest", *settings, *arguments, *session.posargs, env={**clean, **environment})
 
 
+def suite(*apart: str) -> list[str]:
+    """The tests as pytest's arguments: without the folders of other sessions, but for some."""
+    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in APART if name not in apart]
+    return [str(ROOT / "tests"), *ignored]
+
+
 # --- several at a time ---
 
 
@@ -235,12 +241,6 @@ def thorough(session: nox.Session) -> None:
     """What `tests` and `crash` leave out: more combinations of backends, kills of the other kinds of services."""
     install_wheel(session, "branching", "mcp", "miniswe", "sql", groups=["test"])
     run_pytest(session, *suite("crash"), "-m", "thorough")
-
-
-def suite(*apart: str) -> list[str]:
-    """The tests as pytest's arguments: without the folders of other sessions, but for some."""
-    ignored = [f"--ignore={ROOT / 'tests' / name}" for name in APART if name not in apart]
-    return [str(ROOT / "tests"), *ignored]
 
 
 @nox.session
