@@ -124,8 +124,12 @@ class EnvironmentMachine(RuleBasedStateMachine):
     def teardown(self) -> None:
         remove_all(self.planarian)
         self.planarian.close()
-        shutil.rmtree(self.folder, ignore_errors=True)
+        self.remove_home()
         super().teardown()
+
+    def remove_home(self) -> None:
+        """Remove the folder, and what :meth:`make_home` made elsewhere."""
+        shutil.rmtree(self.folder, ignore_errors=True)
 
     # --- helpers ---
 

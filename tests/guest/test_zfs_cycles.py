@@ -40,6 +40,11 @@ class OnZfs(VerbsMachine):
         zfs_making.create_below(ZfsPool(home), self.tank)
         return home
 
+    def remove_home(self) -> None:
+        """Nothing of the sandboxes, which are all removed, may be left in the pool."""
+        zfs_making.destroy(ZfsPool(self.folder / "home"), force=False)
+        super().remove_home()
+
 
 class NamespaceCriuZfs(OnZfs):
     backends = ("namespace", "zfs", "criu")
