@@ -216,7 +216,7 @@ def test_on_a_filesystem_without_write_back_files_are_always_read(backend: CopyB
 
 def test_a_file_that_never_stands_still_is_named(backend: CopyBackend, layer: Layer) -> None:
     path = layer.path / "busy"
-    path.write_bytes(b"x" * 20_000_000)
+    path.write_bytes(b"x" * 60_000_000)
     stop = threading.Event()
 
     def scribble() -> None:
