@@ -294,6 +294,7 @@ def test_what_a_power_cut_took_of_the_log_is_asked_of_the_service(tmp_path: Path
         Caller(planarian, again, store)("put", key="c", value="4")
         planarian.rollback(again, before)
         assert _items(store) == {}
+        planarian.remove_sandbox(again)
 
 
 def test_a_snapshot_waits_for_a_call_that_is_under_way(planarian: Planarian, box: Sandbox, store: Path) -> None:

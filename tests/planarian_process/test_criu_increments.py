@@ -16,6 +16,7 @@ from planarian_core.prune_choice import PrunePolicy
 from planarian_core.sandbox import Sandbox
 from planarian_core.testing.memory import HOLDER, PAGE
 from planarian_core.testing.process import python
+from planarian_core.testing.workloads import remove_all
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces")]
 
@@ -42,6 +43,7 @@ while True:
 def planarian(tmp_path: Path) -> Iterator[Planarian]:
     with Planarian.open(tmp_path / "home") as planarian:
         yield planarian
+        remove_all(planarian)
 
 
 @pytest.fixture
