@@ -111,6 +111,7 @@ def test_a_bundle_is_whole(planarian: Planarian, sandbox: Sandbox, tmp_path: Pat
         assert incremental(third)
         imported.rollback(third)
         assert turn(imported) == 4
+        remove_all(other)
 
 
 def test_forks_and_warm_copies_go_on_with_increments(planarian: Planarian, sandbox: Sandbox) -> None:
