@@ -28,11 +28,13 @@ INCREMENTS = {
 SERVER = f"""
 import os
 {HOLDER.partition("while True")[0]}
+signal.pthread_sigmask(signal.SIG_BLOCK, {{signal.SIGUSR1}})  # one that comes while it writes waits
 with open("ready.new", "w") as file:
     file.write(str(os.getpid()))
 os.rename("ready.new", "ready")
 while True:
-    signal.pause()
+    signal.sigwait({{signal.SIGUSR1}})
+    touch()
     with open("turn", "w") as file:
         file.write(str(turn))
     os.rename("turn", "shown")
