@@ -98,7 +98,7 @@ class Engine:
         return [sandbox_id for sandbox_id, _, layer in found if os.path.isabs(layer) and not os.path.lexists(layer)]
 
 
-def finished(argv: list[str], timeout: float = _PATIENCE, env: dict[str, str] | None = None) -> str:
+def finished(argv: list[str], timeout: float = _PATIENCE) -> str:
     """Run an argument list in a process group of its own, ended when it takes too long; its output.
 
     SandboxError, with its own words, when it fails or can't be run.
@@ -106,9 +106,8 @@ def finished(argv: list[str], timeout: float = _PATIENCE, env: dict[str, str] | 
     words = " ".join(argv[:4])
     try:
         process = subprocess.Popen(
-            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True,
-            env=env,
-        )  # fmt: skip
+            argv, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, start_new_session=True
+        )
     except OSError as error:
         raise SandboxError(f"{argv[0]} can't be run: {error}.", code="podman-missing", remedy=INSTALL) from error
     try:

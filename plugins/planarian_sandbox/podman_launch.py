@@ -114,10 +114,9 @@ def _launch(place: Place, commands: list[list[str]]) -> int:
         "beside": _beside(place),
         "group": cgroups.make_for_call(place.group, "launch") if place.group else "",
         "podman": commands,
-        "env": dict(os.environ),
     }
     launcher = [inside_python(), "-I", "-S", "-c", _LAUNCH, str(Path(__file__).parents[1]), json.dumps(config)]
-    finished(launcher, env={})
+    finished(launcher)  # what podman finds in the environment goes on to it: arguments can be read by anybody
     return int(pidfile.read_text(encoding="ascii")) if pidfile.exists() else 0
 
 

@@ -7,7 +7,7 @@ podman leaves behind (conmon) would keep them otherwise. Nothing is mounted wher
 It ends with podman's exit code and output. An error of its own is one line ``step: error`` and exit code 1.
 
 JSON: files (see :func:`planarian_sandbox.launch.files`), beside (see :func:`launcher.mount_files`), group, podman
-(argument lists, the next one run where the one before succeeded), env.
+(argument lists, the next one run where the one before succeeded).
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ def start(config: dict[str, Any]) -> int:
     launcher.release(launcher.directory(config["beside"]["dev"], "shm", create=True))
     os.chdir("/")
     launcher.step("run podman")
-    code = next(filter(None, (wait(argv, config["env"]) for argv in config["podman"])), 0)
+    code = next(filter(None, (wait(argv) for argv in config["podman"])), 0)
     launcher.step("take the mounts away")
     for place in (files["root"], *config["beside"].values()):
         launcher.call(launcher.LIBC.umount2, os.fsencode(place), DETACH)
     return code
 
 
-def wait(argv: list[str], env: dict[str, str]) -> int:
+def wait(argv: list[str]) -> int:
     """Run it, killed together with this process; its exit code."""
     parent = os.getpid()
     pid = os.fork()
@@ -52,7 +52,7 @@ def wait(argv: list[str], env: dict[str, str]) -> int:
         try:
             launcher.call(launcher.LIBC.prctl, 1, 9, 0, 0, 0)
             if os.getppid() == parent:
-                os.execve(argv[0], argv, env)  # noqa: S606  # an argument list
+                os.execv(argv[0], argv)  # noqa: S606  # an argument list
         except OSError as error:
             print(f"run {argv[0]}: {error}", flush=True)
         os._exit(1)

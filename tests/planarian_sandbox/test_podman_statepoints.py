@@ -8,8 +8,10 @@ import shutil
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -62,6 +64,29 @@ def containers(home: Path) -> list[str]:
 def groups(sandbox_id: str) -> list[Path]:
     """Control groups that are named after a sandbox, in all hierarchies."""
     return [path for path in Path("/sys/fs/cgroup").rglob(sandbox_id) if path.is_dir()]
+
+
+def test_the_environment_is_in_nobody_s_arguments(make: MakeSandbox, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever may log in on the host reads the arguments of all processes."""
+    monkeypatch.setenv("PLANARIAN_TEST_KEY", secret := unique_seconds())
+    over, seen = threading.Event(), set[str]()
+
+    def look() -> None:
+        while not over.is_set():
+            for process in Path("/proc").glob("[0-9]*"):
+                with suppress(OSError):
+                    seen.update(
+                        kind for kind in ("cmdline", "environ") if secret.encode() in (process / kind).read_bytes()
+                    )
+
+    thread = threading.Thread(target=look)
+    thread.start()
+    try:
+        assert make().run("env").stdout.count(secret) == 0
+    finally:
+        over.set()
+        thread.join()
+    assert seen == {"environ"}
 
 
 def test_it_is_a_container_of_the_user_s_podman(make: MakeSandbox, planarian: Planarian) -> None:
