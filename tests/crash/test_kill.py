@@ -199,13 +199,14 @@ def test_killed_in_a_creation(world: World, point: str) -> None:
 
 
 def _processes(world: World) -> int:
-    """How many processes run for this home: their command line, environment or mounts name it."""
-    home, found = os.fsencode(world.home), 0
+    """How many processes run for this home: their command line, environment or own mounts name it."""
+    home, host, found = os.fsencode(world.home), os.readlink("/proc/self/ns/mnt"), 0
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit() or int(entry.name) == os.getpid():
             continue
         try:
-            texts = [(entry / name).read_bytes() for name in ("cmdline", "environ", "mountinfo")]
+            mounts = ["mountinfo"] if os.readlink(entry / "ns" / "mnt") != host else []  # ZFS's are the host's too
+            texts = [(entry / name).read_bytes() for name in ("cmdline", "environ", *mounts)]
         except OSError:
             continue
         found += any(home in text for text in texts)
