@@ -72,7 +72,7 @@ BRIEFLY = ["-m", "not thorough"]
 """The default list has every fault point, backend and front end, but not all combinations: the rest is `thorough`."""
 NO_HANG = ["--timeout=300", "--durations=5"]
 # A crashed worker ends the run: pytest-xdist would wait for ever for the rest of its file.
-AT_ONCE = [f"--numprocesses={min(2 * (os.cpu_count() or 1), 6)}", "--dist=loadfile", "--max-worker-restart=0"]
+AT_ONCE = [f"--numprocesses={min((os.cpu_count() or 1) + 1, 4)}", "--dist=loadfile", "--max-worker-restart=0"]
 """Most tests wait for processes; each has its own home."""
 
 nox.needs_version = ">=2024.10.9"

@@ -16,7 +16,9 @@ from planarian_core.testing.postgresql_service import SqlWorld, sql_world
 pytestmark = pytest.mark.needs("postgresql")
 
 
-@pytest.fixture(params=["direct", pytest.param("toolbox", marks=pytest.mark.needs("npm"))])
+@pytest.fixture(
+    params=[pytest.param("direct", marks=pytest.mark.thorough), pytest.param("toolbox", marks=pytest.mark.needs("npm"))]
+)
 def world(
     request: pytest.FixtureRequest, tmp_path: Path, postgresql: PrivateCluster, database: str
 ) -> Iterator[SqlWorld]:

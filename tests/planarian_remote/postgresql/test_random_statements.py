@@ -1,6 +1,6 @@
 """Random schemas, statements, rollbacks and another writer, against canonical dumps (guarantees 2 and 7).
 
-``PLANARIAN_CYCLES`` sets the number of random runs (20 by default); the choice is seeded and repeatable.
+``PLANARIAN_CYCLES`` sets the number of random runs (10 by default); the choice is seeded and repeatable.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from planarian_core.testing.postgresql import PrivateCluster
 from planarian_core.testing.postgresql_machine import SqlMachine, Totals
 
 CYCLES = settings(
-    max_examples=int(os.environ.get("PLANARIAN_CYCLES", "20")),
+    max_examples=int(os.environ.get("PLANARIAN_CYCLES", "10")),
     stateful_step_count=24,
     deadline=None,
     derandomize=True,
