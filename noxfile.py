@@ -87,7 +87,6 @@ nox.options.sessions = [
     "side_by_side",
 ]
 SIDE_BY_SIDE = (
-    *(["guest"] if IS_ROOT else []),
     "bench",
     "sql_corpus_few",
     "types",
