@@ -15,7 +15,7 @@ from typing import Any
 from mcp.shared.dispatcher import coerce_request_id
 from mcp.shared.exceptions import MCPError
 from mcp.shared.message import SessionMessage
-from mcp_types import JSONRPCError, JSONRPCNotification, JSONRPCResponse
+from mcp_types import JSONRPCError, JSONRPCResponse
 
 from planarian_mcp import wire
 from planarian_mcp.wire import LineWriter, Raw
@@ -49,7 +49,7 @@ class PipeRequests:
                 future.set_exception(Lost())
                 return future
             self._open[number] = future
-        self._writer.write(wire.request(number, method, params))
+        self._writer.write(wire.line(method, params, id=number))
         future.add_done_callback(partial(self._done, number, method))
         return future
 
@@ -58,8 +58,7 @@ class PipeRequests:
             self._open.pop(number, None)
         if future.cancelled() and method != "initialize":  # which may not be cancelled
             why = {"requestId": number, "reason": "it is not waited for any more"}
-            told = JSONRPCNotification(jsonrpc="2.0", method="notifications/cancelled", params=why)
-            self._writer.write(wire.dump(told))
+            self._writer.write(wire.line("notifications/cancelled", why))
 
     def take(self, message: SessionMessage) -> bool:
         """Whether a message is the answer to a request of ours; it is settled then."""

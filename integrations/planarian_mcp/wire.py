@@ -63,18 +63,20 @@ def _from_json(line: bytes) -> Any:
 
 def _kind(raw: Any) -> type[JSONRPCRequest | JSONRPCNotification | JSONRPCResponse | JSONRPCError]:
     """What a message looks like; the SDK's union tries each in turn, which takes several times as long."""
-    if not isinstance(raw, dict) or "method" in raw:
-        return JSONRPCRequest if isinstance(raw, dict) and "id" in raw else JSONRPCNotification
+    if not isinstance(raw, dict):
+        return JSONRPCNotification  # it is none of them: any will say so
+    if "method" in raw:
+        return JSONRPCRequest if "id" in raw else JSONRPCNotification
     return JSONRPCResponse if "result" in raw else JSONRPCError
 
 
-def request(number: int, method: str, params: Mapping[str, Any]) -> bytes:
-    """The line of a request; params that came as JSON need no model to go on as JSON."""
-    asked = {"jsonrpc": "2.0", "id": number, "method": method, **({"params": params} if params else {})}
+def line(method: str, params: Mapping[str, Any], **number: int) -> bytes:
+    """The line of a request (``id=…``) or a notification; params that came as JSON need no model to go on as JSON."""
+    message = {"jsonrpc": "2.0", **number, "method": method, **({"params": params} if params else {})}
     try:
-        return to_json(asked) + b"\n"
+        return to_json(message) + b"\n"
     except PydanticSerializationError:
-        return json.dumps(asked).encode() + b"\n"
+        return json.dumps(message).encode() + b"\n"
 
 
 def dump(message: JSONRPCMessage) -> bytes:

@@ -48,9 +48,6 @@ class OwnCommands(Mapping[str, Any]):
     def __getitem__(self, name: str) -> Any:
         return _made(name)
 
-    def __contains__(self, name: object) -> bool:
-        return name in _WHERE
-
     def __iter__(self) -> Iterator[str]:
         return iter(_WHERE)
 

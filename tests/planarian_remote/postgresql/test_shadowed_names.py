@@ -76,10 +76,9 @@ def test_no_function_of_the_owner_s_runs_what_shadows_the_server_s_own(
         "INSERT INTO t SELECT i, i FROM generate_series(1, 5) i",
         f"GRANT ALL ON t TO {role}",
     )
-    before = other.text("t")
     if known:
         _work(make_agent("sb-0", role, setup_dsn=owner))
-        before = other.text("t")
+    before = other.text("t")
     other.run(*_shadows("agent"))
     path = "shadow, public, pg_catalog"
     with postgresql.connect(database) as superuser:
