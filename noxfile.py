@@ -87,6 +87,7 @@ nox.options.sessions = [
     "side_by_side",
 ]
 SIDE_BY_SIDE = (
+    "guest",
     "bench",
     "sql_corpus_few",
     "types",

@@ -2,7 +2,8 @@
 
 It makes a mount namespace, mounts the files in it (:func:`launcher.mount_files`), has podman start the container, and
 takes the mounts away again: from then on the container's own processes alone hold them, so that they end with it. What
-podman leaves behind (conmon) would keep them otherwise. Nothing is mounted where the host could see it.
+podman leaves behind (conmon) would keep them otherwise; and the pools of all homes, of whose mounts a new namespace has
+copies. Nothing is mounted where the host could see it.
 
 It ends with podman's exit code and output. An error of its own is one line ``step: error`` and exit code 1.
 
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
     from typing import Any
 
 DETACH = 2
+REGISTRY = "registry.sqlite"
+"""What is in each home."""
 
 
 def start(config: dict[str, Any]) -> int:
@@ -41,7 +44,28 @@ def start(config: dict[str, Any]) -> int:
     launcher.step("take the mounts away")
     for place in (files["root"], *config["beside"].values()):
         launcher.call(launcher.LIBC.umount2, os.fsencode(place), DETACH)
+    for point in reversed(mounted_in_homes()):
+        launcher.LIBC.umount2(os.fsencode(point), DETACH)  # fails where another mount hides it
     return code
+
+
+def mounted_in_homes() -> list[str]:
+    """What is mounted in homes of Planarian's, as far as this namespace knows; what came last is last."""
+    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
+        points = [plain(line.split()[4]) for line in file]
+    return [point for point in points if any(os.path.lexists(f"{home}/{REGISTRY}") for home in above(point))]
+
+
+def plain(text: str) -> str:
+    """A path as it stands in ``mountinfo``, which writes white space and backslashes as octal numbers."""
+    first, *others = text.split("\\")
+    return first + "".join(chr(int(part[:3], 8)) + part[3:] for part in others)
+
+
+def above(path: str) -> list[str]:
+    """The directories that a path lies in."""
+    parts = path.split("/")
+    return ["/".join(parts[:count]) for count in range(1, len(parts))]
 
 
 def wait(argv: list[str]) -> int:

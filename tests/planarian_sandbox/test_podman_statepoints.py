@@ -21,6 +21,8 @@ from planarian_core.errors import BackendUnavailable, PlanarianError, SandboxErr
 from planarian_core.testing.sandbox import running, unique_seconds, until
 from planarian_core.testing.small_root import small_root
 from planarian_core.testing.workloads import remove_all
+from planarian_filesystem import pool_making
+from planarian_filesystem.pool import Pool
 from planarian_sandbox.podman_engine import LABEL_LAYER, LABEL_SANDBOX, Engine, container_name
 
 pytestmark = pytest.mark.needs("root", "namespaces", "podman")
@@ -87,6 +89,26 @@ def test_the_environment_is_in_nobody_s_arguments(make: MakeSandbox, monkeypatch
         over.set()
         thread.join()
     assert seen == {"environ"}
+
+
+@pytest.mark.needs("btrfs")
+@pytest.mark.parametrize("own", [False, True], ids=["another-home", "its-own-home"])
+def test_what_podman_leaves_running_keeps_no_pool(
+    make: MakeSandbox, planarian: Planarian, tmp_path: Path, own: bool
+) -> None:
+    """conmon stays in the mount namespace that the sandbox was started in."""
+    with Planarian.open(planarian.home if own else tmp_path / "other home") as whose:
+        pool = Pool(whose.home)
+    pool_making.create_file(pool, 256 << 20, sparse=True)
+    try:
+        sandbox = make(filesystem="copy")
+        conmon = int(str(state(sandbox)["ConmonPid"]))
+        point = str(pool.path).replace(" ", r"\040")
+        assert f" {point} " not in Path(f"/proc/{conmon}/mountinfo").read_text()
+        pool_making.destroy(pool)
+        assert state(sandbox)["Running"]
+    finally:
+        subprocess.run(["umount", "--lazy", str(pool.path)], capture_output=True, check=False)
 
 
 def test_it_is_a_container_of_the_user_s_podman(make: MakeSandbox, planarian: Planarian) -> None:

@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shutil
+import sys
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -57,6 +58,7 @@ class Guest:
     def __init__(self, cache: Cache, chosen: Chosen) -> None:
         self._cache = cache
         self._one_at_a_time = threading.Lock()
+        self._alone = (sys.executable, "-I", str(_HERE / "alone.py"), str(cache.folder))
         self.chosen = chosen
         self.tools = cache.at("tools", chosen.tools)
         self._modules = cache.at("modules", [chosen.kernel, chosen.tools["zfs-dkms"]])
@@ -103,7 +105,7 @@ class Guest:
         source = self._apt(suites)
         pins = source.preferences
         command = [
-            *("unshare", "--mount", "--propagation=private"),  # what it mounts is gone when it ends, however it ends
+            *("unshare", "--mount", *self._alone),
             *("mmdebstrap", "--quiet", "--mode=root", "--variant=essential", "--skip=check/qemu"),
             *('--aptopt=APT::Install-Recommends "false"', '--aptopt=Acquire::Retries "3"', "--dpkgopt=force-unsafe-io"),
             *left_out,
@@ -123,7 +125,7 @@ class Guest:
         # No type information for the modules: pahole would run for each of the configuration's hundreds of probes.
         (self.tools / "usr" / "src" / f"linux-headers-{kernel}" / "vmlinux").unlink(missing_ok=True)
         at_once = str(os.cpu_count() or 1)
-        enter = ["unshare", f"--mount-proc={self.tools / 'proc'}", "chroot", str(self.tools)]
+        enter = ["unshare", f"--mount-proc={self.tools / 'proc'}", *self._alone, "chroot", str(self.tools)]
         build = ["dkms", "build", "-m", "zfs", "-v", zfs, "-k", kernel, "-j", at_once, "--no-depmod"]
         no_debugging = {"KCFLAGS": "-g0"}  # it is stripped off afterwards, and takes a sixth of the time
         run([*enter, *build], log=self._cache.log("modules"), limit=1800, environment=no_debugging)
