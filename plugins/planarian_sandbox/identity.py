@@ -7,7 +7,7 @@ import select
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from planarian_core.boot import boot_id
 from planarian_core.errors import SandboxError
@@ -181,34 +181,42 @@ def end_found(find: Callable[[], set[int]], namespace: int, patience: float) -> 
     First everything is stopped, until no new process shows up, so that nothing can fork away; then it is killed.
     """
     deadline = time.monotonic() + patience
-    handles: dict[int, int] = {}
+    stopped: set[tuple[int, int]] = set()
     seen: set[int] = set()
-    try:
-        while time.monotonic() < deadline:
-            fresh = find() - seen
-            if not fresh:
-                break
-            seen |= fresh
-            for pid in fresh:
-                _stop(pid, namespace, handles)
-        for pidfd in handles.values():
+    while time.monotonic() < deadline:
+        fresh = find() - seen
+        if not fresh:
+            break
+        seen |= fresh
+        for process, pidfd in _held(fresh, namespace):
+            stopped.add(process)
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    pids = {pid for pid, _ in stopped}
+    for process, pidfd in _held(pids, namespace):
+        if process in stopped:
             kill(pidfd)
-        return all(exited(pidfd, max(0.0, deadline - time.monotonic())) for pidfd in handles.values())
-    finally:
-        for pidfd in handles.values():
+    ends = (
+        process not in stopped or exited(pidfd, max(0.0, deadline - time.monotonic()))
+        for process, pidfd in _held(pids, namespace)
+    )
+    return all(ends)
+
+
+def _held(pids: set[int], namespace: int) -> Iterator[tuple[tuple[int, int], int]]:
+    """Those of the processes that run in a pid namespace: pid and start of each, and a pidfd, good until the next.
+
+    One at a time, because there may be more processes than this one may have descriptors.
+    """
+    for pid in pids:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except ProcessLookupError:
+            continue
+        try:
+            # Looked at after the pidfd was opened, as in :func:`init_handle`.
+            found = process_stat(pid) if pid_namespace(pid) == namespace else None
+            if found is not None and not exited(pidfd):
+                yield (pid, found[1]), pidfd
+        finally:
             os.close(pidfd)
-
-
-def _stop(pid: int, namespace: int, handles: dict[int, int]) -> None:
-    try:
-        pidfd = os.pidfd_open(pid)
-    except (ProcessLookupError, OSError):
-        return
-    if pid_namespace(pid) != namespace or exited(pidfd):
-        os.close(pidfd)
-        return
-    handles[pid] = pidfd
-    try:
-        signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
-    except ProcessLookupError:
-        return

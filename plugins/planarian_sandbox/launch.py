@@ -82,6 +82,8 @@ def files(home: Path, spec: SandboxSpec, layout: Layout) -> dict[str, Any]:
         "workspace": layout.workspace,
         "origin": os.path.realpath(spec.origin or spec.workspace),
         "access_times": layout.access_times,
+        "rootless": layout.rootless,
+        "tops": list(top_directories()) if layout.rootless else [],
     }
 
 
@@ -90,8 +92,7 @@ def configuration(home: Path, spec: SandboxSpec, layout: Layout, groups: tuple[s
     supervised = [] if cgroups.unified(groups) else ["subreaper"]
     return {
         **files(home, spec, layout),
-        "rootless": layout.rootless,
-        "tops": list(top_directories()) if layout.rootless else [],
+        "runtime": os.getpid(),
         "cgroups": list(groups),
         "own_network": spec.network is Network.NONE,
         "capabilities": list(CAPABILITIES),

@@ -4,8 +4,9 @@ It prints the host pid of the new init, or one line ``step: error`` and exit cod
 could see it, and nothing outlives a failure. As a module it mounts the files for an image of the processes that is to
 be restored (:func:`mount_files`).
 
-JSON (see :mod:`planarian_sandbox.launch` for the meaning): rootless, root, base, layer, workspace, origin,
-access_times, tops, cgroups, own_network, capabilities, processes, filters, init, env, empty, hostname.
+JSON (see :mod:`planarian_sandbox.launch` for the meaning): runtime (who waits for the outcome), rootless, root, base,
+layer, workspace, origin, access_times, tops, cgroups, own_network, capabilities, processes, filters, init, env, empty,
+hostname.
 """
 
 # ruff: noqa: SIM105  # contextlib and typing take longer to import than all that is done here
@@ -229,6 +230,12 @@ def assemble_rootless(config: dict[str, Any]) -> None:
     mount(directory("upper/dev", "shm", create=True), f"{root}/dev/shm", None, BIND)  # noqa: S108  # as everywhere
 
 
+def seal_root(root: str) -> None:
+    """Rootless, at the end: the root itself is no part of the layer; what were written there would be lost."""
+    step("make the root read-only")
+    mount(None, root, None, BIND | REMOUNT | RDONLY | NOSUID | NODEV)
+
+
 def kernel_file_systems(config: dict[str, Any]) -> None:
     """Terminals and /proc of the sandbox's own, with what reaches beyond it masked."""
     root = config["root"]
@@ -334,8 +341,7 @@ def become_init(config: dict[str, Any], report: int) -> None:
         mount(config["root"], config["root"], None, BIND | REC)
     kernel_file_systems(config)
     if config["rootless"]:
-        step("make the root read-only")  # it is no part of the layer: what were written there would be lost
-        mount(None, config["root"], None, BIND | REMOUNT | RDONLY | NOSUID | NODEV)
+        seal_root(config["root"])
     change_root(config["root"])
     if config["own_network"]:
         loopback_up()
@@ -350,8 +356,15 @@ def become_init(config: dict[str, Any], report: int) -> None:
     os.execve(config["init"][0], config["init"], config["env"])  # noqa: S606  # an argument list
 
 
+def end_with(parent: int) -> None:
+    """Be killed together with the process ``parent``, which began this one and waits for the outcome."""
+    call(LIBC.prctl, 1, 9, 0, 0, 0)
+    if os.getppid() != parent:
+        raise OSError(3, "what began it has ended")
+
+
 def start(config: dict[str, Any]) -> int:
-    call(LIBC.prctl, 1, 9, 0, 0, 0)  # killed together with the runtime that waits for the outcome
+    end_with(config["runtime"])
     join_cgroups(config["cgroups"])
     LIBC.syscall(250, 1, None) if os.uname().machine == "x86_64" else LIBC.syscall(219, 1, None)  # a keyring of its own
     if config["rootless"]:

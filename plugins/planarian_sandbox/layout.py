@@ -60,6 +60,13 @@ class Layout:
         return layout
 
 
+def refuse_rootless(layout: Layout) -> Layout:
+    """The layout, for a restore from an image; SandboxError where an ordinary user's sandbox has it."""
+    if layout.rootless:
+        raise SandboxError("A rootless sandbox can't be restored from an image.", code="sandbox-rootless")
+    return layout
+
+
 def is_fresh(path: str, rootless: bool) -> bool:
     """Whether the sandbox sees its own directory at the top of ``path``, not the host's."""
     return path.split("/")[1] in (FRESH_ROOTLESS if rootless else FRESH)

@@ -52,7 +52,7 @@ from planarian_sandbox.launch import (
     reported,
 )
 from planarian_sandbox.layer import prepare, refresh
-from planarian_sandbox.layout import Layout, is_fresh
+from planarian_sandbox.layout import Layout, is_fresh, refuse_rootless
 from planarian_sandbox.merged import merged
 from planarian_sandbox.probe import probe
 from planarian_sandbox.sessions import forget_sessions, listening, run_in_session
@@ -196,9 +196,7 @@ class NamespaceBackend:
 
     def restore_environment(self, spec: SandboxSpec) -> RestoreEnvironment:
         """Make ready for a restore. SandboxError for a rootless sandbox: CRIU can't serve it."""
-        layout = Layout.load(spec.layer)
-        if layout.rootless:
-            raise SandboxError("A rootless sandbox can't be restored from an image.", code="sandbox-rootless")
+        layout = refuse_rootless(Layout.load(spec.layer))
         with reported("The place for a restore can't be made"):
             config = files(self._home, spec, layout)
             beside = {kind: mount_point(self._home, spec, f".{kind}") for kind in BESIDE}

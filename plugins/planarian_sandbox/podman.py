@@ -10,6 +10,7 @@ go the same way as in a namespace sandbox; nothing depends on conmon once it run
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -30,10 +31,10 @@ from planarian_sandbox.launch import (
     reported,
 )
 from planarian_sandbox.layer import refresh
-from planarian_sandbox.layout import Layout
+from planarian_sandbox.layout import Layout, refuse_rootless
 from planarian_sandbox.namespace import NamespaceBackend
 from planarian_sandbox.podman_engine import Engine, container_id, other_groups, unified_group
-from planarian_sandbox.podman_launch import Place, forget_place, restore_container, start_container
+from planarian_sandbox.podman_launch import Place, end_half_made, forget_place, restore_container, start_container
 from planarian_sandbox.podman_memory import ContainerEnvironment
 from planarian_sandbox.podman_probe import probe
 
@@ -77,7 +78,7 @@ class PodmanBackend(NamespaceBackend):
         with reported("The sandbox can't be started"):
             refresh(spec, layout, self._home)
             heal_index(spec.layer, layout)
-            groups = cgroups.make(spec.id, spec.limits)
+            groups = () if layout.rootless else cgroups.make(spec.id, spec.limits)
             try:
                 live = self.adopt(spec, start_container(self._place(engine, spec, layout, groups)))
                 await_agent(live)
@@ -95,6 +96,8 @@ class PodmanBackend(NamespaceBackend):
         made_for = {spec.id, str(live.details.get("made_for", spec.id)) if live is not None else spec.id}
         if live is not None:
             self.kill(spec, live)
+        elif os.geteuid() != 0:
+            end_half_made(spec.id)
         try:
             with _ended_all_the_same(spec):
                 self._engine().remove(sorted(made_for))
@@ -105,8 +108,8 @@ class PodmanBackend(NamespaceBackend):
                 forget_place(self._home, sandbox_id)
 
     def restore_environment(self, spec: SandboxSpec) -> RestoreEnvironment:
-        """Make ready for a restore by the process backend ``podman``."""
-        layout = Layout.load(spec.layer)
+        """Make ready for a restore by the process backend ``podman``. SandboxError for a rootless sandbox."""
+        layout = refuse_rootless(Layout.load(spec.layer))
         engine = self._engine()
         with reported("The place for a restore can't be made"):
             groups = cgroups.make(spec.id, spec.limits)
@@ -130,7 +133,9 @@ class PodmanBackend(NamespaceBackend):
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a container over whose init is ``init_pid``; files of calls that were under way in an image go."""
-        details = {"made_for": spec.id, "container": container_id(init_pid), "runtime": self._engine().runtime}
+        details = {"made_for": spec.id, "runtime": self._engine().runtime}
+        if os.geteuid() == 0:
+            details["container"] = container_id(init_pid)
         own = unified_group(init_pid)
         live = live_sandbox(init_pid, (own,) if f"/{spec.id}/" in own else (), details)
         forget_calls(init_pid)

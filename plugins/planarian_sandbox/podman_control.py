@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from planarian_core.errors import CaptureError
-from planarian_core.model import LiveSandbox, SandboxSpec
+from planarian_core.model import LiveSandbox, Network, SandboxSpec
 from planarian_sandbox.layout import inside_python
 
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
@@ -44,7 +44,7 @@ class Control:
             )
         return control
 
-    def make(self) -> list[str]:
+    def make(self, network: Network) -> list[str]:
         """Make it anew; the options by which podman has the runtime use it. None where its path can't be used."""
         self.remove()
         if not _PLAIN.fullmatch(str(self.folder)):
@@ -54,7 +54,9 @@ class Control:
         program.write_bytes(Path(__file__).with_name("podman_hook.py").read_bytes())
         hook.write_text(_HOOK.format(python=inside_python(), program=program), encoding="ascii")
         hook.chmod(0o700)
-        (self.folder / "criu.conf").write_text(f"action-script {hook}\n", encoding="ascii")
+        # With loopback alone all ends of a connection stand still together: there is nobody to lock out, by iptables.
+        locked = "" if network is Network.HOST else "network-lock skip\n"
+        (self.folder / "criu.conf").write_text(f"action-script {hook}\n{locked}", encoding="ascii")
         self.order((), False, "")
         return [f"--annotation=org.criu.config={self.folder / 'criu.conf'}"]
 

@@ -73,7 +73,7 @@ class Engine:
 
     def run(self, *arguments: str, timeout: float = _PATIENCE) -> str:
         """Run a podman command to its end; what it printed. SandboxError with podman's own words when it fails."""
-        return finished(self.argv(*arguments), timeout)
+        return finished(entered(self.argv(*arguments)), timeout)
 
     def remove(self, sandbox_ids: Sequence[str]) -> None:
         """End and remove the containers of these sandboxes. Idempotent, also where somebody removed them before."""
@@ -96,6 +96,19 @@ class Engine:
         )
         found = [line.partition(" ") for line in listed.splitlines()]
         return [sandbox_id for sandbox_id, _, layer in found if os.path.isabs(layer) and not os.path.lexists(layer)]
+
+
+def entered(argv: list[str]) -> list[str]:
+    """An argument list that runs podman, or what runs podman, as it is to be run.
+
+    For an ordinary user in a user namespace with this user alone, who is root in it: so all files of a layer are the
+    user's, and no subordinate ids are needed. podman is told by the environment, as by ``podman unshare``.
+    """
+    if os.geteuid() == 0:
+        return argv
+    known = {"USERNS_CONFIGURED": "done", "ROOTLESS_UID": os.geteuid(), "ROOTLESS_GID": os.getegid()}
+    told = [f"_CONTAINERS_{name}={value}" for name, value in known.items()]
+    return ["unshare", "--map-root-user", "--", "env", *told, *argv]
 
 
 def finished(argv: list[str], timeout: float = _PATIENCE) -> str:
@@ -139,7 +152,7 @@ def only_version_2() -> bool:
 
 
 def container_arguments(
-    spec: SandboxSpec, root: str, binds: Mapping[str, str], stand_ins: Path, pidfile: str
+    spec: SandboxSpec, engine: Engine, root: str, binds: Mapping[str, str], stand_ins: Path, pidfile: str
 ) -> list[str]:
     """What ``podman run`` or ``create`` is told of a sandbox, up to its root file system; the program is to follow.
 
@@ -157,7 +170,7 @@ def container_arguments(
     return [
         *("--replace", f"--name={container_name(spec.id)}", f"--pidfile={pidfile}"),
         *(f"--label={LABEL_SANDBOX}={spec.id}", f"--label={LABEL_LAYER}={spec.layer}"),
-        *(f"--cgroup-parent=/planarian/{spec.id}", *_limits(spec)),
+        *_limits(spec, engine),
         *(*network, "--no-hosts", "--hostname=sandbox", "--http-proxy=false"),
         *("--pid=private", "--ipc=private", "--uts=private", "--userns=host"),
         *(["--cgroupns=private"] if only_version_2() else []),
@@ -172,16 +185,22 @@ def container_arguments(
     ]
 
 
-def _limits(spec: SandboxSpec) -> list[str]:
-    """The sandbox's limits, and resource limits that need no CAP_SYS_RESOURCE, which podman's own do."""
+def _limits(spec: SandboxSpec, engine: Engine) -> list[str]:
+    """Control groups with the sandbox's limits; and resource limits, since podman's own need CAP_SYS_RESOURCE.
+
+    An ordinary user has no control groups: a resource limit bounds the number of processes in the user namespace.
+    """
     # The remainder makes a large number of "unlimited", which is -1.
     files = min(resource.getrlimit(resource.RLIMIT_NOFILE)[1] % (1 << 63), _FILES)
     processes = min(resource.getrlimit(resource.RLIMIT_NPROC)[1] % (1 << 63), _PROCESSES - 1)
-    return [
-        *([f"--memory={spec.limits.memory}b"] if spec.limits.memory else []),
-        f"--pids-limit={spec.limits.pids or -1}",
-        *(f"--ulimit=nofile={files}:{files}", f"--ulimit=nproc={processes}:{processes}", "--ulimit=core=0:0"),
-    ]
+    if os.geteuid() == 0:
+        memory = [f"--memory={spec.limits.memory}b"] if spec.limits.memory else []
+        groups = [f"--cgroup-parent=/planarian/{spec.id}", *memory, f"--pids-limit={spec.limits.pids or -1}"]
+    else:
+        groups = ["--cgroups=disabled"] if engine.runtime == "crun" else []  # runc doesn't take it, and does without
+        processes = min(processes, spec.limits.pids or processes)
+    limits = {"nofile": files, "nproc": processes, "core": 0}
+    return [*groups, *(f"--ulimit={name}={most}:{most}" for name, most in limits.items())]
 
 
 def stand_ins(home: Path) -> Path:

@@ -1,14 +1,16 @@
 """Runs podman where a sandbox's files are mounted. A process of its own, its argument: ``JSON``.
 
-It makes a mount namespace, mounts the files in it (:func:`launcher.mount_files`), has podman start the container, and
-takes the mounts away again: from then on the container's own processes alone hold them, so that they end with it. What
-podman leaves behind (conmon) would keep them otherwise; and the pools of all homes, of whose mounts a new namespace has
-copies. Nothing is mounted where the host could see it.
+It makes a mount namespace, mounts the files in it (:func:`launcher.mount_files`; for an ordinary user, in whose user
+namespace it is, :func:`launcher.assemble_rootless`), has podman start the container, and takes the mounts away again:
+from then on the container's own processes alone hold them, so that they end with it. What podman leaves behind (conmon)
+would keep them otherwise; and the pools of all homes, of whose mounts a new namespace has copies. Nothing is mounted
+where the host could see it.
 
 It ends with podman's exit code and output. An error of its own is one line ``step: error`` and exit code 1.
 
-JSON: files (see :func:`planarian_sandbox.launch.files`), beside (see :func:`launcher.mount_files`), group, podman
-(argument lists, the next one run where the one before succeeded).
+JSON: runtime (the process that waits for the outcome), files (see :func:`planarian_sandbox.launch.files`), beside
+(where the workspace and /dev are mounted for podman), group, podman (argument lists, the next one run where the one
+before succeeded).
 """
 
 from __future__ import annotations
@@ -29,15 +31,20 @@ REGISTRY = "registry.sqlite"
 
 
 def start(config: dict[str, Any]) -> int:
-    launcher.call(launcher.LIBC.prctl, 1, 9, 0, 0, 0)  # killed together with the runtime that waits for the outcome
+    launcher.end_with(config["runtime"])
     if config["group"]:
         launcher.join_cgroups([config["group"]])
     launcher.step("make a mount namespace")
     launcher.private_mounts()
     files = config["files"]
-    launcher.mount_files(files, config["beside"])
-    launcher.step("open /dev/shm in the layer")  # podman will follow its path, so it must be no link
-    launcher.release(launcher.directory(config["beside"]["dev"], "shm", create=True))
+    if files["rootless"]:
+        launcher.assemble_rootless(files)
+        launcher.mount(f"{files['root']}/dev", config["beside"]["dev"], None, launcher.BIND | launcher.REC)
+        launcher.seal_root(files["root"])
+    else:
+        launcher.mount_files(files, config["beside"])
+        launcher.step("open /dev/shm in the layer")  # podman will follow its path, so it must be no link
+        launcher.release(launcher.directory(config["beside"]["dev"], "shm", create=True))
     os.chdir("/")
     launcher.step("run podman")
     code = next(filter(None, (wait(argv) for argv in config["podman"])), 0)
@@ -74,9 +81,8 @@ def wait(argv: list[str]) -> int:
     pid = os.fork()
     if pid == 0:
         try:
-            launcher.call(launcher.LIBC.prctl, 1, 9, 0, 0, 0)
-            if os.getppid() == parent:
-                os.execv(argv[0], argv)  # noqa: S606  # an argument list
+            launcher.end_with(parent)
+            os.execv(argv[0], argv)  # noqa: S606  # an argument list
         except OSError as error:
             print(f"run {argv[0]}: {error}", flush=True)
         os._exit(1)

@@ -20,6 +20,7 @@ from planarian_sandbox.podman_engine import Engine, container_arguments, other_g
 from planarian_sandbox.probe import probe as probe_namespaces
 
 _OLDEST = 4
+_ROOTLESS = "files only, and no control group enforces the limit of memory"
 _LINKS = ("bin", "lib", "lib64", "sbin")
 
 
@@ -27,15 +28,14 @@ def probe(home: Path, runtime: str = "") -> Availability:
     """Try it; ``reason`` names what is missing or limited."""
     if sys.platform != "linux":
         return Availability(False, "podman: needs Linux", "use the directory backend")
-    if os.geteuid() != 0:
-        return Availability(False, "podman: rootless Podman is not served yet", "run as root, or use namespace")
     if not (files := probe_namespaces(home)).available:  # the same mounts
         return files
     try:
         engine = Engine.find(runtime)
         kept = home / "cache" / f"podman-{engine.runtime}.json"
         version = engine.run("version", "--format", "{{.Client.Version}}").strip()
-        key = [boot_id(), engine.program, version, os.stat(shutil.which(engine.runtime) or "/").st_mtime_ns]
+        program = os.stat(shutil.which(engine.runtime) or "/").st_mtime_ns
+        key = [boot_id(), os.geteuid(), engine.program, version, program]
         if (found := _read(kept)) is None or found.get("key") != key:
             found = {"key": key, "failure": _failure(home, engine, version)}
             kept.parent.mkdir(parents=True, exist_ok=True)
@@ -44,7 +44,8 @@ def probe(home: Path, runtime: str = "") -> Availability:
         return Availability(False, f"podman: {error}", getattr(error, "remedy", ""))
     if found["failure"]:
         return Availability(False, f"podman: {found['failure']}", "podman info shows what it needs")
-    return Availability(True, f"podman: {version} with {engine.runtime}")
+    found = f"podman: {version} with {engine.runtime}"
+    return Availability(True, found if os.geteuid() == 0 else f"{found}, rootless: {_ROOTLESS}")
 
 
 def _failure(home: Path, engine: Engine, version: str) -> str:
@@ -60,7 +61,7 @@ def _failure(home: Path, engine: Engine, version: str) -> str:
             with suppress(OSError):
                 os.symlink(os.readlink(f"/{name}"), os.path.join(root, name))
         binds = {"/dev/shm": f"{root}/shm"}  # noqa: S108  # as everywhere
-        arguments = container_arguments(spec, root, binds, stand_ins(home), f"{root}/pid")
+        arguments = container_arguments(spec, engine, root, binds, stand_ins(home), f"{root}/pid")
         engine.run("run", "--rm", "--volume=/usr:/usr:ro", *arguments, "/usr/bin/true")
     except PlanarianError as error:
         return error.message

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -10,7 +11,7 @@ from planarian_core.testing.sandbox import SandboxConformance
 from planarian_sandbox.podman import PodmanBackend
 from tests.planarian_sandbox.isolated import IsolatedFixtures
 
-pytestmark = pytest.mark.needs("root", "namespaces", "podman")
+pytestmark = [pytest.mark.needs("podman"), pytest.mark.needs("namespaces" if os.geteuid() == 0 else "userns")]
 
 
 class PodmanFixtures(IsolatedFixtures):
