@@ -485,7 +485,7 @@ def user_environment(folder: Path) -> dict[str, str]:
         "HOME": str(folder / "home"),
         "LANG": "C.UTF-8",
         "PATH": "/usr/local/bin:/usr/bin:/bin",
-        "PLANARIAN_REQUIRE": required("linux,user,userns,git"),
+        "PLANARIAN_REQUIRE": required("linux,user,userns,git,podman"),
         "PLANARIAN_TEST_INSTALLED": "1",
         "TMPDIR": str(folder / "tmp"),
     }

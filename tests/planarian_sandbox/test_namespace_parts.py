@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import resource
 import subprocess
 from pathlib import Path
 
@@ -13,7 +14,7 @@ from hypothesis import strategies as st
 from planarian_core.errors import ConfigurationError, SandboxError
 from planarian_sandbox.collect import Collector
 from planarian_sandbox.hidden import check_workspace, hidden_paths
-from planarian_sandbox.identity import descendants, exited, namespace_pids, process_stat
+from planarian_sandbox.identity import descendants, end_found, exited, namespace_pids, pid_namespace, process_stat
 from planarian_sandbox.inside import Inside, open_below
 from planarian_sandbox.layout import Layout
 from planarian_sandbox.seccomp import allowed, filters
@@ -183,3 +184,22 @@ def test_identity_of_processes() -> None:
         child.wait()
     assert process_stat(child.pid) is None
     assert namespace_pids(child.pid) == ()
+
+
+def test_more_processes_than_descriptors_are_ended() -> None:
+    """An ordinary user has no control group that ends all at once, and often 1,024 descriptors."""
+    processes = [subprocess.Popen(["sleep", "1000"], stdin=subprocess.DEVNULL) for _ in range(60)]
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    own = pid_namespace(os.getpid())
+    assert own is not None
+    free = os.open("/dev/null", os.O_RDONLY)
+    os.close(free)
+    try:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, hard))
+        ended = end_found(lambda: {process.pid for process in processes}, own, 30.0)
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
+        for process in processes:
+            process.kill()
+    assert ended
+    assert [process.wait() for process in processes] == [-9] * 60
