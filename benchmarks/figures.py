@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
@@ -56,7 +56,9 @@ QUICK = Scope((16,), (), rounds=1, pool="1G")
 
 @dataclass(frozen=True)
 class Sample:
-    """One operation in one round. ``size``: bytes that a snapshot added to the disk; ``said`` of it by its maker."""
+    """One operation in one round. Of a snapshot ``size``: bytes that it added to the disk; ``standstill``, ``memory``:
+    seconds that CRIU counted (:class:`planarian_process.criu_statistics.Statistics`); what was ``said`` by its maker.
+    """
 
     kind: str
     load: int
@@ -65,6 +67,8 @@ class Sample:
     round: int
     seconds: float
     size: int | None = None
+    standstill: float | None = None
+    memory: float | None = None
     said: tuple[str, ...] = ()
 
     @property
@@ -115,9 +119,13 @@ def _cycle(way: Way, name: str, load: Load, number: int, say: Say) -> list[Sampl
     found = []
 
     def note(operation: str, stopwatch: Stopwatch, taken: Taken | None = None) -> None:
-        size, said = (taken.size, taken.said) if taken else (None, ())
-        say(f"  {operation}: {stopwatch.seconds:.2f} s{f', {size} bytes' if taken else ''}")
-        found.append(Sample(load.kind, load.size, name, operation, number, stopwatch.seconds, size, said))
+        say(f"  {operation}: {stopwatch.seconds:.2f} s{f', {taken.size} bytes' if taken else ''}")
+        sample = Sample(load.kind, load.size, name, operation, number, stopwatch.seconds)
+        if taken:
+            counted = taken.counted
+            sample = replace(sample, size=taken.size, said=taken.said)
+            sample = replace(sample, standstill=counted.get("standstill"), memory=counted.get("memory"))
+        found.append(sample)
 
     def snapshot(subject: Subject, operation: str) -> Taken:
         stopwatch = Stopwatch()

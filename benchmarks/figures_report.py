@@ -19,7 +19,8 @@ Data = Mapping[str, Any]
 
 COLUMNS = (
     "load", "operation", "stored, Planarian", "stored, criu-inc", "stored, full",
-    "time, criu-inc by Planarian", "time, full by Planarian",
+    "time, criu-inc by Planarian", "time, full by Planarian", "standstill, criu-inc by Planarian",
+    "memory, criu-inc by Planarian",
 )  # fmt: skip
 _THP = Path("/sys/kernel/mm/transparent_hugepage/enabled")
 
@@ -83,7 +84,9 @@ def rows(data: Data, kind: str) -> list[tuple[str, ...]]:
         for operation in OPERATIONS:
             ours, native, full = (chosen(data, kind, load, way, operation) for way in (OURS, INCREMENTAL, FULL))
             sizes = (_size(ours), _size(native), _size(full))
-            found.append((f"{load} MiB", operation, *sizes, _ratio(native, ours), _ratio(full, ours)))
+            times = (_ratio(native, ours), _ratio(full, ours))
+            counted = (_ratio(native, ours, what) for what in ("standstill", "memory"))
+            found.append((f"{load} MiB", operation, *sizes, *times, *counted))
     return found
 
 
@@ -96,7 +99,9 @@ def remarks(data: Data) -> str:
     ]
     text = (
         f"Rounds: {data['scope']['rounds']}. Stored is what a snapshot added to the disk, its median. A time is the "
-        "median over the rounds of the other's by Planarian's, with the least and the most."
+        "median over the rounds of the other's by Planarian's, with the least and the most: of the whole operation; of "
+        "the standstill of all processes, in which Planarian captures the files as well; and of what of that goes into "
+        "memory, to find, read and write what changed. CRIU counts the last two itself, for both."
     )
     if whole:
         text += f" **Not incremental in this run**: Planarian's {', '.join(dict.fromkeys(whole))}."
@@ -108,9 +113,10 @@ def _size(samples: Sequence[Data]) -> str:
     return f"{statistics.median(sizes) / 2**20:.2f} MiB" if sizes else ""
 
 
-def _ratio(others: Sequence[Data], ours: Sequence[Data]) -> str:
-    if not others or not ours:
+def _ratio(others: Sequence[Data], ours: Sequence[Data], what: str = "seconds") -> str:
+    """Empty where one of them takes no part, or has no such thing."""
+    if not others or not ours or any(sample.get(what) is None for sample in (*others, *ours)):
         return ""
-    ratios = [other["seconds"] / own["seconds"] for other, own in zip(others, ours, strict=True)]
+    ratios = [other[what] / own[what] for other, own in zip(others, ours, strict=True)]
     spread = f" ({min(ratios):.1f} … {max(ratios):.1f})" if len(ratios) > 1 else ""
     return f"{statistics.median(ratios):.1f} x{spread}"

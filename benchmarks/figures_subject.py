@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
@@ -20,10 +20,11 @@ from planarian_core.sandbox import Sandbox
 
 @dataclass(frozen=True)
 class Taken:
-    """A snapshot: what names it, bytes that it added to the disk, and what its maker says of it."""
+    """A snapshot: what names it, bytes that it added to the disk, what CRIU counted, and what its maker says of it."""
 
     point: str
     size: int
+    counted: Mapping[str, float] = field(default_factory=dict)
     said: tuple[str, ...] = ()
 
 
@@ -63,7 +64,8 @@ class Ours:
             point = self._planarian.snapshot(self._sandbox)
         if not point.coverage.complete or point.files is None or point.processes is None:
             raise RuntimeError(f"{point.id} isn't of everything: {point.coverage}")
-        return Taken(point.id, _files(point.files) + point.processes.stored, point.coverage.captured)
+        size = _files(point.files) + point.processes.stored
+        return Taken(point.id, size, point.processes.details["counted"], point.coverage.captured)
 
     def rollback(self, point: str, stopwatch: Stopwatch) -> None:
         with stopwatch:

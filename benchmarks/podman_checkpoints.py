@@ -20,6 +20,7 @@ from benchmarks.figures_load import Load
 from benchmarks.figures_subject import Subject, Taken
 from benchmarks.timing import Stopwatch
 from planarian_core.errors import BackendUnavailable
+from planarian_process.criu_statistics import NAME, statistics
 
 _SECONDS = 1800
 _IMAGE = "localhost/planarian-figures"
@@ -145,7 +146,9 @@ class Incremental(_Container):
             for path in images.iterdir():
                 _sync(path)
         self.before = str(images)
-        return Taken(str(images), sum(path.lstat().st_size for path in images.iterdir()))
+        counted = statistics(Path(f"{images}.work", NAME).read_bytes())
+        size = sum(path.lstat().st_size for path in images.iterdir())
+        return Taken(str(images), size, counted.details() if counted else {})
 
     def rollback(self, point: str, stopwatch: Stopwatch) -> None:
         with stopwatch:

@@ -137,8 +137,10 @@ class CriuBackend:
                     looked = pool.submit(lambda: (read_tasks(init, sandbox.tasks()), halt(sandbox)))
                     yield instant
                     stopped, halted = looked.result()
-                instant.frozen = time.perf_counter() - started
-                proof = {DETAIL: baseline(sandbox, halted, directory_of(written))}
+                measured = time.perf_counter() - started
+                counted = {"counted": dump.counted.details()} if dump.counted else {}
+                instant.frozen = dump.counted.standstill if dump.counted else measured
+                proof = {**counted, DETAIL: baseline(sandbox, halted, directory_of(written))}
             manifest, plan = finished(finishing, _RUNS_ON)
             if plan.noted:
                 self._increments.keep(init, usable(images, manifest.digest, plan.depth, whose))

@@ -16,6 +16,8 @@ from planarian_process.criu_freezer import freeze
 from planarian_process.criu_messages import messages
 from planarian_process.criu_namespaces import CLONE_NEWNET, loopback_up, shares_network, stop_thread
 from planarian_process.criu_rpc import DEADLINE, LOG_NAME, PATIENCE, StartCache, Surroundings, Worker, WorkerLost
+from planarian_process.criu_statistics import NAME as STATISTICS
+from planarian_process.criu_statistics import Statistics, statistics
 from planarian_process.criu_tasks import inside_pids
 
 GHOST_LIMIT = 1 << 30
@@ -40,9 +42,10 @@ class EngineFailure(Exception):
 
 @dataclass
 class Dump:
-    """A dump under way. ``log`` is complete when the context has ended."""
+    """A dump under way. ``log`` is complete when the context has ended, and what CRIU counted is there then."""
 
     log: str = ""
+    counted: Statistics | None = None
 
 
 @dataclass(frozen=True)
@@ -126,6 +129,7 @@ class Engine:
             except WorkerLost as lost:
                 raise EngineFailure(str(lost), worker, lost=True) from lost
             dump.log = worker.log()
+            dump.counted = statistics(worker.read(STATISTICS))
             if not response.success:
                 raise EngineFailure("CRIU failed", worker)
 

@@ -286,11 +286,15 @@ class Worker:
             Path(f"/proc/{self.process.pid}/oom_score_adj").write_text("-1000")
 
     def _text(self, name: str) -> str:
+        return self.read(name).decode("utf-8", "replace")
+
+    def read(self, name: str) -> bytes:
+        """A file of its working directory; empty where there is none."""
         try:
             descriptor = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=self.scratch)
         except FileNotFoundError:
-            return ""
-        with open(descriptor, encoding="utf-8", errors="replace") as file:
+            return b""
+        with open(descriptor, "rb") as file:
             return file.read()
 
 

@@ -44,8 +44,8 @@ def probe(home: Path, runtime: str = "") -> Availability:
         return Availability(False, f"podman: {error}", getattr(error, "remedy", ""))
     if found["failure"]:
         return Availability(False, f"podman: {found['failure']}", "podman info shows what it needs")
-    found = f"podman: {version} with {engine.runtime}"
-    return Availability(True, found if os.geteuid() == 0 else f"{found}, rootless: {_ROOTLESS}")
+    rootless = "" if os.geteuid() == 0 else f", rootless: {_ROOTLESS}"
+    return Availability(True, f"podman: {version} with {engine.runtime}{rootless}")
 
 
 def _failure(home: Path, engine: Engine, version: str) -> str:

@@ -12,14 +12,25 @@ from typing import Any
 ROOT = Path(__file__).parents[2]
 SNAPSHOTS = ("snapshot", "snapshot after rollback", "snapshot after fork")
 SECONDS = {"planarian": (0.5, 1.0), "criu-inc": (2.0, 8.0), "full": (10.0, 40.0)}
+COUNTED = {"planarian": 0.1, "criu-inc": 2.0, "full": 5.0}
 MIB = 1 << 20
+TIMES = "6.0 x (4.0 … 8.0) | 30.0 x (20.0 … 40.0)"
 
 
 def measured(sizes: dict[str, int]) -> dict[str, Any]:
     """Made up: 16 MiB of memory, two rounds, and what a snapshot stores by each way."""
     fixed = {"kind": "memory", "load": 16, "said": [], "whole": False}
     samples = [
-        {**fixed, "way": way, "operation": operation, "round": number, "seconds": seconds[number], "size": size}
+        {
+            **fixed,
+            "way": way,
+            "operation": operation,
+            "round": number,
+            "seconds": seconds[number],
+            "size": size,
+            "standstill": size and COUNTED[way],
+            "memory": size and COUNTED[way] / 10,
+        }
         for way, seconds in SECONDS.items()
         for operation in (*SNAPSHOTS, "rollback", "fork")
         for size in (sizes[way] if operation in SNAPSHOTS else None,)
@@ -46,9 +57,10 @@ def document(tmp_path: Path, data: dict[str, Any]) -> str:
 def test_times_are_given_by_each_other_round_by_round_and_sizes_by_themselves(tmp_path: Path) -> None:
     text = document(tmp_path, measured({"planarian": MIB // 2, "criu-inc": 3 * MIB, "full": 20 * MIB}))
     stored = "0.50 MiB | 3.00 MiB | 20.00 MiB"
+    counted = "20.0 x (20.0 … 20.0)"
     for operation in SNAPSHOTS:
-        assert f"| 16 MiB | {operation} | {stored} | 6.0 x (4.0 … 8.0) | 30.0 x (20.0 … 40.0) |" in text
-    assert "| 16 MiB | fork |  |  |  | 6.0 x (4.0 … 8.0) | 30.0 x (20.0 … 40.0) |" in text
+        assert f"| 16 MiB | {operation} | {stored} | {TIMES} | {counted} | {counted} |" in text
+    assert f"| 16 MiB | fork |  |  |  | {TIMES} |  |  |" in text
     assert "Rounds: 2." in text
     assert "Not incremental" not in text
 
