@@ -268,8 +268,7 @@ class Capturer:
     def running(self, record: SandboxRecord, in_flight: tuple[int, ...] = ()) -> RunningSandbox:
         """What a process backend is given of a sandbox that runs."""
         assert record.live is not None
-        sandbox, spec, live = self._plugins.sandbox(record.spec.backend), record.spec, record.live
-        return RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live), in_flight)
+        return RunningSandbox.of(self._plugins.sandbox(record.spec.backend), record.spec, record.live, in_flight)
 
     def _changed_base(self, record: SandboxRecord, base: str) -> bool:
         return base != self._plugins.sandbox(record.spec.backend).fingerprint(record.spec)

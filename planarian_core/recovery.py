@@ -100,9 +100,8 @@ class Recovery:
         """Let a sandbox run on that a killed runtime had stopped for an instant."""
         if record.live is None:
             return
-        plugins, spec, live = self.sandboxes.plugins, record.spec, record.live
-        sandbox = plugins.sandbox(spec.backend)
-        stopped = RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live))
+        plugins = self.sandboxes.plugins
+        stopped = RunningSandbox.of(plugins.sandbox(record.spec.backend), record.spec, record.live)
         for backend in (plugins.process(record.process), plugins.process("none")):
             if isinstance(backend, Thaws):
                 backend.thaw(stopped)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 from planarian_core.file_tree import FileEntry, FileTree
@@ -33,6 +36,29 @@ class SandboxCapabilities:
     would not be its container any more. Empty where Planarian alone does."""
 
 
+class CheckpointFailed(Exception):
+    """A container engine took no image, or could not bring one back. ``log``: CRIU's own; ``said``: the engine's."""
+
+    def __init__(self, reason: str, log: str = "", said: str = "") -> None:
+        super().__init__(reason)
+        self.log = log
+        self.said = said
+
+
+@dataclass
+class Standstill:
+    """A checkpoint under way. When its context has ended: CRIU's ``log``, and its file ``stats-dump``."""
+
+    log: str = ""
+    statistics: bytes = b""
+
+
+TakeCheckpoint = Callable[[Path, bool, bool], AbstractContextManager[Standstill]]
+"""Has a sandbox's engine take an image into a directory. ``track``: what is written from then on is marked;
+``parent``: it is built on what the directory has in ``parent``. Inside the context the image is written and everything
+stands still; it runs on when that ends, in any way. CheckpointFailed, then too."""
+
+
 @dataclass(frozen=True)
 class RunningSandbox:
     """What a process backend is given of a sandbox that runs."""
@@ -43,6 +69,16 @@ class RunningSandbox:
     """Host pids of all processes of the sandbox, its init first where it has one."""
     in_flight: tuple[int, ...] = ()
     """Inside pids of the call that asked for the snapshot: stopped like all, but not part of what is captured."""
+    checkpoint: TakeCheckpoint | None = None
+    """Where its processes are a container engine's (:class:`TakesCheckpoints`)."""
+
+    @classmethod
+    def of(
+        cls, backend: SandboxBackend, spec: SandboxSpec, live: LiveSandbox, in_flight: tuple[int, ...] = ()
+    ) -> RunningSandbox:
+        """A sandbox of this backend."""
+        take = partial(backend.checkpoint, spec, live) if isinstance(backend, TakesCheckpoints) else None
+        return cls(spec, live, lambda: backend.tasks(spec, live), in_flight, take)
 
 
 OutputSink = Callable[[str, bytes], None]
@@ -139,6 +175,9 @@ class RestoreEnvironment:
     all it makes is in them. ``freezer`` is the one of version 2 among them, empty where there is none. ``mounts``: what
     is mounted below the sandbox's root from elsewhere, path inside -> where it is mounted there; not below ``root``,
     because CRIU can't take a mount over that has others below it.
+
+    ``revive``: where the processes are a container engine's, that alone brings an image back, and none of the rest is
+    needed but ``freezer``.
     """
 
     enter: Callable[[], None]
@@ -147,6 +186,25 @@ class RestoreEnvironment:
     mounts: Mapping[str, str] = field(default_factory=dict)
     groups: tuple[str, ...] = ()
     freezer: str = ""
+    revive: Revive | None = None
+
+
+Revive = Callable[[Path, Sequence[int], bool, Callable[[int], object]], int]
+"""Makes a container of an image, of which the inside pids given never run an instruction, and of which nothing runs
+until it is thawed where the third argument says so; the host pid of its init. The last one is called with that pid when
+all is restored and nothing has run yet. CheckpointFailed when the engine can't."""
+
+
+@runtime_checkable
+class TakesCheckpoints(Protocol):
+    """A sandbox backend whose processes a container engine keeps account of, which takes images of them by CRIU and has
+    a restore go by it (:attr:`RestoreEnvironment.revive`).
+    """
+
+    def checkpoint(
+        self, spec: SandboxSpec, live: LiveSandbox, images: Path, track: bool, parent: bool
+    ) -> AbstractContextManager[Standstill]:
+        """See :data:`TakeCheckpoint`."""
 
 
 @runtime_checkable

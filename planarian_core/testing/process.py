@@ -94,7 +94,7 @@ class Subject:
 
     @property
     def running(self) -> RunningSandbox:
-        return RunningSandbox(self.spec, self.live, lambda: self.host.tasks(self.spec, self.live))
+        return RunningSandbox.of(self.host, self.spec, self.live)
 
     def run(self, *argv: str) -> CommandResult:
         return self.host.execute(self.spec, self.live, Command(argv, timeout=60))

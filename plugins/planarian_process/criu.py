@@ -12,6 +12,7 @@ import os
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import replace
 from pathlib import Path
 
@@ -121,7 +122,7 @@ class CriuBackend:
         refuse_frozen(sandbox.live.cgroups)
         tasks = await_dumper(lambda: read_tasks(init, sandbox.tasks()), _PATIENCE)
         refuse_uncapturable(tasks)
-        shape = Shape.of(sandbox, tasks)
+        shape = self._shape(sandbox, tasks)
         instant = Instant()
         os.chmod(images, 0o700)  # whatever the processes had in memory will lie there
         try:
@@ -155,7 +156,17 @@ class CriuBackend:
         instant.process_list = tuple(replace(task, state=states.get(task.host, "R")).info() for task in stopped)
         instant.gaps = log_gaps(dump.log, stopped, not shape.private)
         instant.notes = (plan.note,) if plan.note else ()
-        instant.artefact = artefact_of(images, manifest, found, shape, {**proof, "depth": plan.depth})
+        instant.artefact = artefact_of(self.name, images, manifest, found, shape, {**proof, "depth": plan.depth})
+
+    def _shape(self, sandbox: RunningSandbox, tasks: Sequence[Task]) -> Shape:
+        return Shape.of(sandbox, tasks)
+
+    def _dump(
+        self, sandbox: RunningSandbox, images: Path, written: int, shape: Shape, track: bool, parent: int
+    ) -> AbstractContextManager[Dump]:
+        """Inside the context everything stands still, and the image is in ``written``, which may be ``images``."""
+        init, external = sandbox.live.init_pid, shape.to_dump()
+        return self._probe.engine().dump(init, written, **shape.network, external=external, track=track, parent=parent)
 
     def _begin(
         self,
@@ -169,7 +180,7 @@ class CriuBackend:
         """Stop everything and write its image: into memory, or, where that proves too small, straight to the disk; as
         an increment, or, where what that would be built on proves unfit, in full.
         """
-        engine, init = self._probe.engine(), sandbox.live.init_pid
+        init = sandbox.live.init_pid
         size = criu_memory.room(tasks, self._memory)
         plan = self._plan(init, tasks)
         while True:
@@ -177,9 +188,7 @@ class CriuBackend:
             plan, inherited = plan.lay(images, known) if plan.tracked else (plan, {})
             parent = after.enter_context(open_directory(images / criu_images.PARENT)) if inherited else -1
             written = after.enter_context(criu_memory.place(images, size))
-            dump = engine.dump(
-                init, written, **shape.network, external=shape.to_dump(), track=plan.tracked, parent=parent
-            )
+            dump = self._dump(sandbox, images, written, shape, plan.tracked, parent)
             try:
                 with contextlib.ExitStack() as attempt:
                     begun = attempt.enter_context(dump)
@@ -286,13 +295,7 @@ class CriuBackend:
                     resuming=epoch.begin,
                 )
         except EngineFailure as failure:
-            found = diagnose(failure)
-            raise RestoreError(
-                f"the processes could not be restored: {found.cause}{_quoted(found.lines)}",
-                code="restore-processes",
-                state="nothing of the statepoint's processes is running",
-                remedy=found.remedy,
-            ) from failure
+            raise restore_error(failure) from failure
         self._increments.keep(init, epoch.origin(usable(images, digest, int(artefact.details.get("depth", 0)), {})))
         return init
 
@@ -303,6 +306,17 @@ def _members(sandbox: RunningSandbox) -> Members:
 
 def _quoted(lines: Sequence[str]) -> str:
     return "".join(f"\n  criu: {line}" for line in lines)
+
+
+def restore_error(failure: EngineFailure) -> RestoreError:
+    """What a failed restore means."""
+    found = diagnose(failure)
+    return RestoreError(
+        f"the processes could not be restored: {found.cause}{_quoted(found.lines)}",
+        code="restore-processes",
+        state="nothing of the statepoint's processes is running",
+        remedy=found.remedy,
+    )
 
 
 def _capture_error(failure: EngineFailure, tasks: Sequence[Task]) -> CaptureError:

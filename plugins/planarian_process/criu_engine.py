@@ -33,10 +33,12 @@ class EngineFailure(Exception):
     What it had stopped or started it has let go again.
     """
 
-    def __init__(self, reason: str, worker: Worker | None = None, *, lost: bool = False) -> None:
+    def __init__(
+        self, reason: str, worker: Worker | None = None, *, lost: bool = False, log: str = "", errors: str = ""
+    ) -> None:
         super().__init__(reason)
-        self.log = worker.log() if worker else ""
-        self.errors = worker.errors() if worker else ""
+        self.log = worker.log() if worker else log
+        self.errors = worker.errors() if worker else errors
         self.lost = lost
 
 

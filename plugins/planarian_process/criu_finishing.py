@@ -72,12 +72,12 @@ def finished(finishing: Future[tuple[criu_images.Manifest, Plan]], state: str) -
 
 
 def artefact_of(
-    images: Path, manifest: criu_images.Manifest, found: Findings, shape: Shape, proof: Mapping[str, Any]
+    backend: str, images: Path, manifest: criu_images.Manifest, found: Findings, shape: Shape, proof: Mapping[str, Any]
 ) -> Artefact:
     """The image as the registry will know it; ``proof``: what else its details hold."""
     return Artefact(
         Domain.PROCESSES,
-        "criu",
+        backend,
         images.name,
         stored=manifest.added,
         logical=manifest.size,

@@ -21,6 +21,7 @@ _NOISE = (
     "Restoring FAILED",
     "Unable to get $HOME",
     "No parent image found, though",  # of a process that is new since
+    "Unable to detach from",  # what it had stopped already, after something else failed
 )
 _UNFIT = re.compile(r"in parent pagemap|not found in parent|Pid-reuse detection failed|Invalid parent image")
 
@@ -117,6 +118,7 @@ _MEANINGS: tuple[tuple[str, str, str], ...] = (
         "a process ended during the capture",
         "take the snapshot again",
     ),
+    (r"action scripts failed", "what CRIU asks at the instant failed or was killed", _TRY_AGAIN),
     (r"Operation not permitted|Permission denied", "the kernel refused CRIU", "planarian doctor"),
 )
 

@@ -16,6 +16,13 @@ def _criu(home: Path) -> ProcessBackend:
     return CriuBackend(home, full_every=load(home).full_images)
 
 
+def _podman(home: Path) -> ProcessBackend:
+    from planarian_core.config import load
+    from planarian_process.podman import PodmanMemory
+
+    return PodmanMemory(home, full_every=load(home).full_images)
+
+
 def _respawn(home: Path) -> ProcessBackend:
     from planarian_process.respawn import RespawnBackend
 
@@ -32,6 +39,7 @@ def _none(home: Path) -> ProcessBackend:
 def planarian_backends() -> Sequence[BackendFactory]:
     return [
         BackendFactory("process", "criu", _criu, rank=30),
+        BackendFactory("process", "podman", _podman, rank=25),
         BackendFactory("process", "respawn", _respawn, rank=20),
         BackendFactory("process", "none", _none, rank=0),
     ]

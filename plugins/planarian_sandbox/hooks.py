@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from planarian_core.hookspecs import BackendFactory, hookimpl
-from planarian_core.interfaces import ProcessBackend, SandboxBackend
+from planarian_core.interfaces import SandboxBackend
 
 
 def _namespace(home: Path) -> SandboxBackend:
@@ -27,17 +27,10 @@ def _podman(home: Path) -> SandboxBackend:
     return PodmanBackend(home)
 
 
-def _podman_memory(home: Path) -> ProcessBackend:
-    from planarian_sandbox.podman_memory import PodmanMemory
-
-    return PodmanMemory(home)
-
-
 @hookimpl
 def planarian_backends() -> Sequence[BackendFactory]:
     return [
         BackendFactory("sandbox", "namespace", _namespace, rank=20),
         BackendFactory("sandbox", "directory", _directory, rank=10),
         BackendFactory("sandbox", "podman", _podman, rank=5),
-        BackendFactory("process", "podman", _podman_memory, rank=25),
     ]

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from planarian_core.errors import ConfigurationError, PlanarianError, SandboxError
-from planarian_core.interfaces import Availability, RestoreEnvironment, SandboxCapabilities
+from planarian_core.interfaces import Availability, RestoreEnvironment, SandboxCapabilities, Standstill
 from planarian_core.model import LiveSandbox, Network, SandboxSpec
 from planarian_sandbox import cgroups
 from planarian_sandbox.channel import forget_calls
@@ -33,9 +33,10 @@ from planarian_sandbox.launch import (
 from planarian_sandbox.layer import refresh
 from planarian_sandbox.layout import Layout, refuse_rootless
 from planarian_sandbox.namespace import NamespaceBackend
+from planarian_sandbox.podman_checkpoint import checkpoint
+from planarian_sandbox.podman_control import Control
 from planarian_sandbox.podman_engine import Engine, container_id, other_groups, unified_group
 from planarian_sandbox.podman_launch import Place, end_half_made, forget_place, restore_container, start_container
-from planarian_sandbox.podman_memory import ContainerEnvironment
 from planarian_sandbox.podman_probe import probe
 
 
@@ -114,12 +115,13 @@ class PodmanBackend(NamespaceBackend):
         with reported("The place for a restore can't be made"):
             groups = cgroups.make(spec.id, spec.limits)
 
-        def revive(images: Path, kill: Sequence[int], frozen: bool) -> int:
+        def revive(images: Path, kill: Sequence[int], frozen: bool, resuming: Callable[[int], object]) -> int:
             with reported("The container can't be restored"):
                 refresh(spec, layout, self._home, programs=False)
                 heal_index(spec.layer, layout)
                 try:
-                    init = restore_container(self._place(engine, spec, layout, groups), images, kill, frozen)
+                    place = self._place(engine, spec, layout, groups)
+                    init = restore_container(place, images, kill, frozen, resuming)
                     end_doomed(init, kill)
                     return init
                 except BaseException:
@@ -129,7 +131,13 @@ class PodmanBackend(NamespaceBackend):
 
         own = spec.network is Network.NONE
         freezer = cgroups.unified(groups)
-        return ContainerEnvironment(lambda: None, "", own, groups=groups, freezer=freezer, revive=revive)
+        return RestoreEnvironment(lambda: None, "", own, groups=groups, freezer=freezer, revive=revive)
+
+    def checkpoint(
+        self, spec: SandboxSpec, live: LiveSandbox, images: Path, track: bool, parent: bool
+    ) -> AbstractContextManager[Standstill]:
+        """See :class:`planarian_core.interfaces.TakesCheckpoints`."""
+        return checkpoint(Control.of_live(self._home, spec, live), live, images, track, parent)
 
     def adopt(self, spec: SandboxSpec, init_pid: int) -> LiveSandbox:
         """Take a container over whose init is ``init_pid``; files of calls that were under way in an image go."""

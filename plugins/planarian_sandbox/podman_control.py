@@ -5,9 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import shutil
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -56,14 +58,43 @@ class Control:
         hook.chmod(0o700)
         # With loopback alone all ends of a connection stand still together: there is nobody to lock out, by iptables.
         locked = "" if network is Network.HOST else "network-lock skip\n"
-        (self.folder / "criu.conf").write_text(f"action-script {hook}\n{locked}", encoding="ascii")
+        (self.folder / "criu.common").write_text(f"action-script {hook}\n{locked}", encoding="ascii")
+        self.configure(False)
         self.order((), False, "")
         return [f"--annotation=org.criu.config={self.folder / 'criu.conf'}"]
 
-    def order(self, kill: Sequence[int], freeze: bool, aside: str) -> None:
-        """What the hook is to do before a restored container runs."""
-        text = json.dumps({"kill": list(kill), "freeze": freeze, "aside": aside})
+    def configure(self, track: bool) -> None:
+        """What CRIU does by itself in the next checkpoint: ``track``: mark what is written from then on."""
+        common = (self.folder / "criu.common").read_text(encoding="ascii")
+        (self.folder / "criu.conf").write_text(common + ("track-mem\n" if track else ""), encoding="ascii")
+
+    def order(self, kill: Sequence[int], freeze: bool, aside: str, ask: bool = False) -> None:
+        """What the hook is to do before a restored container runs; ``ask``: whether it asks first (:meth:`asked`)."""
+        text = json.dumps({"kill": list(kill), "freeze": freeze, "aside": aside, "ask": ask})
         (self.folder / "restore.json").write_text(text, encoding="ascii")
+
+    @contextmanager
+    def asked(self, resuming: Callable[[int], object]) -> Iterator[None]:
+        """Answer the hook when it asks in a restore, after ``resuming`` was called with the host pid of the init."""
+        with self.fifos() as (reached, go), ThreadPoolExecutor(1) as pool:
+            ended, end = os.pipe()
+
+            def answer() -> None:
+                poll = select.poll()
+                poll.register(reached, select.POLLIN)
+                poll.register(ended, select.POLLHUP)
+                if reached in dict(poll.poll()):
+                    resuming(int(os.read(reached, 32)))
+                    os.write(go, b"g")
+
+            answering = pool.submit(answer)
+            try:
+                yield
+            finally:
+                os.close(end)
+                answering.exception()
+                os.close(ended)
+            answering.result()
 
     def work(self) -> Path:
         """A new directory for the logs of a checkpoint."""

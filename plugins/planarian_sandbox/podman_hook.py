@@ -1,9 +1,10 @@
 """What CRIU runs at the stages of a checkpoint or restore of a container. Stand-alone, in a directory of its sandbox's.
 
 ``reached`` and ``go`` there are FIFOs while a runtime captures: CRIU waits, all tasks stopped and its link files still
-there, until the runtime says ``g``; without one, or when that dies, the checkpoint fails and everything runs on.
-``restore.json``: ``kill``, the inside pids that must not run again; ``freeze``, whether the container stands still
-until it is thawed; ``aside``, the control group into which what isn't the container's goes then.
+there, until the runtime says ``g``; without one, or when that dies, the checkpoint fails and everything runs on. They
+serve a restore as well where ``restore.json`` says so (``ask``): CRIU waits, all restored and nothing run, with the
+host pid of the init in ``reached``. Also there: ``kill``, the inside pids that must not run again; ``freeze``, whether
+the container stands still until it is thawed; ``aside``, the control group for what isn't the container's then.
 """
 
 from __future__ import annotations
@@ -16,12 +17,12 @@ import sys
 HERE = os.path.dirname(os.path.abspath(__file__))
 
 
-def post_dump() -> int:
+def ask(what: bytes) -> int:
     try:
         reached = os.open(os.path.join(HERE, "reached"), os.O_WRONLY | os.O_NONBLOCK)
         go = os.open(os.path.join(HERE, "go"), os.O_RDONLY | os.O_NONBLOCK)
         os.set_blocking(go, True)
-        os.write(reached, b"x")
+        os.write(reached, what)
         return 0 if os.read(go, 1) == b"g" else 1
     except FileNotFoundError:  # somebody else's checkpoint
         return 0
@@ -73,10 +74,13 @@ def pre_resume(order: dict[str, object], init: str) -> None:
 def main() -> int:
     stage = os.environ.get("CRTOOLS_SCRIPT_ACTION")
     if stage == "post-dump":
-        return post_dump()
+        return ask(b"x")
     if stage == "pre-resume":
         with open(os.path.join(HERE, "restore.json")) as file:
-            pre_resume(json.load(file), os.environ["CRTOOLS_INIT_PID"])
+            order = json.load(file)
+        init = os.environ["CRTOOLS_INIT_PID"]
+        pre_resume(order, init)
+        return ask(init.encode()) if order["ask"] else 0
     return 0
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from planarian_core.errors import RestoreError, SandboxError
+from planarian_core.interfaces import CheckpointFailed
 from planarian_core.model import SandboxSpec
 from planarian_sandbox import cgroups
 from planarian_sandbox.identity import descendants, exited, kill
@@ -31,7 +32,6 @@ _LAUNCH = """import sys
 sys.path.append(sys.argv.pop(1))
 from planarian_sandbox.podman_launcher import main
 sys.exit(main())"""
-_ERRORS = 4
 _ENDS_WITHIN = 10.0
 
 
@@ -51,23 +51,27 @@ class Place:
 def start_container(place: Place) -> int:
     """Have Podman run Planarian's init in a new container; its host pid."""
     options = Control(place.home, place.spec.id).make(place.spec.network)
-    return _launch(place, [place.engine.argv("run", "--detach", *options, *_arguments(place))])
+    return _launch(place, [place.engine.argv("run", "--detach", *options, *_arguments(place))], starts=True)
 
 
-def restore_container(place: Place, images: Path, doomed: Sequence[int], frozen: bool) -> int:
+def restore_container(
+    place: Place, images: Path, doomed: Sequence[int], frozen: bool, resuming: Callable[[int], object]
+) -> int:
     """Have Podman restore an image of the processes in a new container; the host pid of its init.
 
     Podman restores what has been run before, so that is made first and ended before it runs anything of its own.
+    ``resuming`` is called with the pid when all is restored and nothing has run yet.
 
     Raises:
-        RestoreError: CRIU's own words. What was made remains, for the caller to end.
+        CheckpointFailed: with CRIU's own words. What was made remains, for the caller to end.
     """
     engine, name = place.engine, container_name(place.spec.id)
     control = Control(place.home, place.spec.id)
     options = control.make(place.spec.network)
     if not options:
         raise RestoreError("CRIU's hook can't lie in this home", remedy="use a home with a plain path, or --files-only")
-    control.order(doomed, frozen, cgroups.make_for_call(place.group, "launch") if place.group else "")
+    aside = cgroups.make_for_call(place.group, "launch") if place.group else ""
+    control.order(doomed, frozen, aside, ask=True)
     _launch(
         place,
         [
@@ -82,15 +86,13 @@ def restore_container(place: Place, images: Path, doomed: Sequence[int], frozen:
     os.symlink(images, static / "checkpoint")
     flags = ("--keep", "--tcp-established", "--file-locks")
     try:
-        pid = _launch(place, [engine.argv("container", "restore", *flags, name)])
+        with control.asked(resuming):
+            return _launch(place, [engine.argv("container", "restore", *flags, name)])
     except SandboxError as error:
-        raise RestoreError(
-            f"the processes could not be restored: {_from_log(static / 'restore.log') or error.message}",
-            code="restore-processes",
-            state="nothing of the statepoint's processes is running",
-            remedy="choose another statepoint, or --files-only",
-        ) from error
-    return pid
+        log = ""
+        with suppress(OSError):
+            log = (static / "restore.log").read_text(encoding="utf-8", errors="replace")
+        raise CheckpointFailed(error.message, log, error.message) from error
 
 
 def end_half_made(sandbox_id: str) -> None:
@@ -147,8 +149,10 @@ def _beside(place: Place) -> dict[str, str]:
     return {kind: mount_point(place.home, place.spec, f".{kind}") for kind in kinds}
 
 
-def _launch(place: Place, commands: list[list[str]]) -> int:
-    """Run podman where the files are mounted; the pid that it wrote, 0 where it wrote none."""
+def _launch(place: Place, commands: list[list[str]], *, starts: bool = False) -> int:
+    """Run podman where the files are mounted; the pid that it wrote, 0 where it wrote none. ``starts``: it starts a new
+    container.
+    """
     pidfile = _pidfile(place.home, place.spec.id)
     pidfile.unlink(missing_ok=True)
     config = {
@@ -157,18 +161,11 @@ def _launch(place: Place, commands: list[list[str]]) -> int:
         "beside": _beside(place),
         "group": cgroups.make_for_call(place.group, "launch") if place.group else "",
         "podman": commands,
+        "pidfile": str(pidfile) if starts else "",
     }
     launcher = [inside_python(), "-I", "-S", "-c", _LAUNCH, str(Path(__file__).parents[1]), json.dumps(config)]
     finished(entered(launcher))  # what podman finds in the environment goes on to it: arguments can be read by anybody
     return int(pidfile.read_text(encoding="ascii")) if pidfile.exists() else 0
-
-
-def _from_log(log: Path) -> str:
-    """CRIU's last complaints."""
-    with suppress(OSError):
-        lines = [line for line in log.read_text(encoding="utf-8", errors="replace").splitlines() if "Error" in line]
-        return "; ".join(lines[-_ERRORS:])[:1500]
-    return ""
 
 
 def _pidfile(home: Path, sandbox_id: str) -> Path:

@@ -10,7 +10,7 @@ It ends with podman's exit code and output. An error of its own is one line ``st
 
 JSON: runtime (the process that waits for the outcome), files (see :func:`planarian_sandbox.launch.files`), beside
 (where the workspace and /dev are mounted for podman), group, podman (argument lists, the next one run where the one
-before succeeded).
+before succeeded), pidfile (where it puts the host pid of a container's init that it has started; empty in a restore).
 """
 
 from __future__ import annotations
@@ -48,12 +48,36 @@ def start(config: dict[str, Any]) -> int:
     os.chdir("/")
     launcher.step("run podman")
     code = next(filter(None, (wait(argv) for argv in config["podman"])), 0)
+    if config["pidfile"] and not code:
+        seal_proc(config["pidfile"])
     launcher.step("take the mounts away")
     for place in (files["root"], *config["beside"].values()):
         launcher.call(launcher.LIBC.umount2, os.fsencode(place), DETACH)
     for point in reversed(mounted_in_homes()):
         launcher.LIBC.umount2(os.fsencode(point), DETACH)  # fails where another mount hides it
     return code
+
+
+def seal_proc(pidfile: str) -> None:
+    """Make the new container's /proc read-only, as a namespace sandbox's is: through it a program could change the memory
+    of others, and the kernel's marks of what was written. Nothing but the init has run in it yet.
+    """
+    launcher.step("make the container's /proc read-only")
+    with open(pidfile) as file:
+        container = int(file.read())
+    pid = os.fork()
+    if pid == 0:
+        launcher.guarded(lambda: _remount_proc(container), 1)
+    if os.waitpid(pid, 0)[1]:
+        raise OSError(1, "it can't be mounted again")
+
+
+def _remount_proc(container: int) -> None:
+    namespace = os.open(f"/proc/{container}/ns/mnt", os.O_RDONLY)
+    launcher.call(launcher.LIBC.setns, namespace, launcher.NEWNS)
+    flags = launcher.BIND | launcher.REMOUNT | launcher.RDONLY | launcher.NOSUID | launcher.NODEV | launcher.NOEXEC
+    launcher.mount(None, "/proc", None, flags)
+    os._exit(0)
 
 
 def mounted_in_homes() -> list[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from planarian_core.model import Limits, SandboxSpec, new_id
+from planarian_process.podman import PodmanMemory
 from planarian_sandbox.podman import PodmanBackend
-from planarian_sandbox.podman_memory import PodmanMemory
 
 
 class IsolatedFixtures:

@@ -103,10 +103,11 @@ def test_a_runtime_killed_at_a_fault_point(planarian: Planarian, workspace: Path
 def test_a_runtime_that_fails_its_checkpoint_says_why(planarian: Planarian, workspace: Path) -> None:
     sandbox = make(planarian, workspace)
     good = planarian.snapshot(sandbox, name="good")
+    assert ask_counter(sandbox, SOCKET, "add") == 1
     (planarian.home / "mounts" / f"{sandbox.id}.criu" / "hook").write_text("#!/bin/sh\nexit 1\n")
-    with pytest.raises(CaptureError, match="can't be captured") as caught:
+    with pytest.raises(CaptureError, match="could not be captured: what CRIU asks") as caught:
         planarian.snapshot(sandbox, name="two")
     assert "runs on" in caught.value.state
-    assert ask_counter(sandbox, SOCKET, "add") == 1
+    assert ask_counter(sandbox, SOCKET, "add") == 2
     planarian.rollback(sandbox, good, safety=False)
     assert ask_counter(sandbox, SOCKET, "get") == 0
