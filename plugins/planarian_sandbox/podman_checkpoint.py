@@ -51,6 +51,7 @@ def checkpoint(control: Control, live: LiveSandbox, images: Path, track: bool, p
             standstill.statistics = (work / "stats-dump").read_bytes()
     finally:
         shutil.rmtree(work, ignore_errors=True)
+        control.configure(False)  # a checkpoint by hand must not take marks away
 
 
 def _begin(live: LiveSandbox, images: Path, work: Path, parent: bool) -> subprocess.Popen[bytes]:

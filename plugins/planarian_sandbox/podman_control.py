@@ -64,7 +64,7 @@ class Control:
         return [f"--annotation=org.criu.config={self.folder / 'criu.conf'}"]
 
     def configure(self, track: bool) -> None:
-        """What CRIU does by itself in the next checkpoint: ``track``: mark what is written from then on."""
+        """What CRIU does in any checkpoint until this is said anew; ``track``: mark what is written from then on."""
         common = (self.folder / "criu.common").read_text(encoding="ascii")
         (self.folder / "criu.conf").write_text(common + ("track-mem\n" if track else ""), encoding="ascii")
 

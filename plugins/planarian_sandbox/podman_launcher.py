@@ -59,8 +59,8 @@ def start(config: dict[str, Any]) -> int:
 
 
 def seal_proc(pidfile: str) -> None:
-    """Make the new container's /proc read-only, as a namespace sandbox's is: through it a program could change the memory
-    of others, and the kernel's marks of what was written. Nothing but the init has run in it yet.
+    """Make the new container's /proc read-only, as a namespace sandbox's is: through it a program could change others'
+    memory, and the kernel's marks of what was written. Nothing but the init has run in it yet.
     """
     launcher.step("make the container's /proc read-only")
     with open(pidfile) as file:

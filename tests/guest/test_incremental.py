@@ -12,6 +12,7 @@ from planarian_core.testing.huge_pages import Merger
 from planarian_core.testing.memory import Holder
 from planarian_core.testing.process import Subject, Taken
 from planarian_process.criu import CriuBackend
+from tests.guest.kinds import BOTH
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
 
@@ -47,8 +48,11 @@ def is_small(taken: Taken, full: Taken) -> bool:
     return own * 100 <= stored(full)
 
 
+@BOTH
 def test_images_stay_small_after_rollbacks_and_forks(subject: Subject, merger: Merger) -> None:
-    subject.backend = CriuBackend(Path(subject.spec.home), full_every=2 * CYCLES + 2)
+    kind = type(subject.backend)
+    assert issubclass(kind, CriuBackend)
+    subject.backend = kind(Path(subject.spec.home), full_every=2 * CYCLES + 2)
     Holder.begin(subject, SIZE)
     merger.look_twice()
     full = subject.take()
@@ -105,6 +109,7 @@ def test_other_programs_have_none(subject: Subject) -> None:
         assert (holder.may_have_huge_pages, holder.huge) == (False, 0)
 
 
+@BOTH
 def test_forks_of_one_image_go_on_each_for_itself(subject: Subject) -> None:
     holder = Holder.begin(subject, SMALL)
     full = subject.take()

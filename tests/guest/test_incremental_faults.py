@@ -18,6 +18,7 @@ from planarian_core.errors import CaptureError, RestoreError
 from planarian_core.model import Artefact
 from planarian_core.testing.memory import AFTER_A_SIGNAL, HOLDER, PAGE, Holder, awaits_signal
 from planarian_core.testing.process import Subject, Taken, eventually, python
+from tests.guest.kinds import BOTH
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
 
@@ -58,6 +59,7 @@ def biggest(images: Path) -> Path:
     return max(images.glob("pages-*.img"), key=lambda file: file.stat().st_size)
 
 
+@BOTH
 def test_giving_up_the_image_before_loses_nothing(subject: Subject, holder: Holder) -> None:
     first = subject.take()
     holder.touch()

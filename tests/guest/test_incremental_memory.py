@@ -11,6 +11,7 @@ import pytest
 
 from planarian_core.testing.memory import AFTER_A_SIGNAL, HOLDER, PAGE, Holder, awaits_signal, read
 from planarian_core.testing.process import Subject, eventually, python
+from tests.guest.kinds import BOTH
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
 
@@ -146,6 +147,7 @@ def test_shared_memory_that_was_written_past_every_mapping(subject: Subject) -> 
     assert read(forker(subject), address, AREA) == expected
 
 
+@BOTH
 def test_no_program_clears_marks(subject: Subject) -> None:
     """It would have its pages left out of the next image."""
     done = subject.run("sh", "-c", "echo 4 >/proc/self/clear_refs")
@@ -153,6 +155,7 @@ def test_no_program_clears_marks(subject: Subject) -> None:
     assert "Read-only file system" in done.stderr
 
 
+@BOTH
 def test_a_process_that_became_another_program(subject: Subject) -> None:
     """It has the same pid and the same start."""
     program = f"{AFTER_A_SIGNAL}\nimport os, sys\nos.execv(sys.executable, sys.argv[1:])"

@@ -69,6 +69,21 @@ def test_rollback_and_fork_bring_memory_and_sessions_back(planarian: Planarian, 
     assert ask_counter(sandbox, SOCKET, "get") == 2
 
 
+def test_what_has_not_moved_takes_no_checkpoint(planarian: Planarian, workspace: Path) -> None:
+    sandbox = make(planarian, workspace)
+    one = planarian.snapshot(sandbox)
+    assert ask_counter(sandbox, SOCKET, "add") == 1
+    two, same = planarian.snapshot(sandbox), planarian.snapshot(sandbox)
+    assert one.processes is not None
+    assert two.processes is not None
+    assert same.processes is not None
+    assert one.processes.details["manifest"] != two.processes.details["manifest"]
+    assert same.processes.details["manifest"] == two.processes.details["manifest"]
+    assert f"unmoved since {two.id}" in "; ".join(same.coverage.captured)
+    planarian.rollback(sandbox, same)
+    assert ask_counter(sandbox, SOCKET, "get") == 1
+
+
 def test_a_snapshot_that_a_call_asks_for(planarian: Planarian, workspace: Path) -> None:
     """The call's own processes are in the image, and die in a restore before they run."""
     sandbox = make(planarian, workspace)

@@ -181,7 +181,7 @@ def test_confinement(make: MakeSandbox) -> None:
         "echo x > /etc/hostname", "echo x > /run/.containerenv", "echo c > /proc/sysrq-trigger",
         "echo 1 > /proc/sys/kernel/panic", "mount -t tmpfs none /mnt", "unshare -U true", "mkdir /sys/fs/cgroup/pids/x",
         "mknod /tmp/disk b 254 0 && cat /tmp/disk", "echo x > /sys/kernel/uevent_helper", "test -s /proc/kallsyms",
-        "dmesg",
+        "dmesg", "echo 4 > /proc/self/clear_refs", "echo x > /proc/self/comm",
     ):  # fmt: skip
         assert sandbox.run(text).exit_code != 0, text
     interfaces = sandbox.run("tail -n +3 /proc/net/dev | cut -d: -f1").stdout.split()
