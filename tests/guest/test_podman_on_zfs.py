@@ -48,6 +48,15 @@ class TestProcesses(OnZfs, PodmanMemoryFixtures, ProcessConformance):
     """The same as on any other file system."""
 
 
+@pytest.mark.needs("runc")
+class TestProcessesByRunc(OnZfs, PodmanMemoryFixtures, ProcessConformance):
+    """The other runtime, where all control groups are of version 2."""
+
+    @pytest.fixture
+    def host(self, home: Path) -> PodmanBackend:
+        return PodmanBackend(home, "runc")
+
+
 def test_crun_is_what_podman_runs_them_with(tmp_path: Path) -> None:
     home = tmp_path / "home"
     home.mkdir()
