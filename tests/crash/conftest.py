@@ -38,6 +38,11 @@ _BTRFS = pytest.param(
 _ZFS = pytest.param(
     Combination("namespace", "criu", "zfs"), marks=[_CRIU, pytest.mark.needs("zfs")], id="namespace-criu-zfs"
 )
+_PODMAN = pytest.param(
+    Combination("podman", "podman", "copy"),
+    marks=[_CRIU, pytest.mark.needs("podman"), pytest.mark.thorough],
+    id="podman-podman",
+)
 _PODMAN_ZFS = pytest.param(
     Combination("podman", "podman", "zfs"), marks=[_CRIU, pytest.mark.needs("podman", "zfs")], id="podman-podman-zfs"
 )
@@ -55,7 +60,7 @@ def backends(request: pytest.FixtureRequest) -> tuple[str, str]:
     return chosen
 
 
-@pytest.fixture(params=[*_NAMES, _BTRFS, _ZFS, _PODMAN_ZFS])
+@pytest.fixture(params=[*_NAMES, _BTRFS, _ZFS, _PODMAN, _PODMAN_ZFS])
 def combination(request: pytest.FixtureRequest) -> Combination:
     """The backends, that of files among them."""
     chosen: Combination = request.param
