@@ -46,6 +46,11 @@ class NamespaceCriuBtrfs(VerbsMachine):
         return home
 
 
+class Podman(VerbsMachine):
+    backends = ("podman", "copy", "podman")
+    memory = True
+
+
 class NamespaceRespawn(VerbsMachine):
     backends = ("namespace", "copy", "respawn")
 
@@ -58,6 +63,7 @@ class DirectoryRespawn(VerbsMachine):
     "machine",
     [
         pytest.param(NamespaceCriu, marks=pytest.mark.needs("root", "criu", "namespaces")),
+        pytest.param(Podman, marks=[pytest.mark.needs("root", "criu", "namespaces", "podman"), pytest.mark.thorough]),
         pytest.param(NamespaceRespawn, marks=pytest.mark.needs("linux")),
         pytest.param(DirectoryRespawn, marks=pytest.mark.needs("linux")),
     ],

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import pytest
 
-BOTH = pytest.mark.parametrize(
-    "subject",
-    ["criu", pytest.param("podman", marks=[pytest.mark.needs("podman"), pytest.mark.needs("crun")])],
-    indirect=True,
-)
+_PODMAN = pytest.param("podman", marks=[pytest.mark.needs("podman"), pytest.mark.needs("crun")])
+BOTH = pytest.mark.parametrize("subject", ["criu", _PODMAN], indirect=True)
+CONTAINER = pytest.mark.parametrize("subject", [_PODMAN], indirect=True)

@@ -18,7 +18,7 @@ from planarian_core.errors import CaptureError, RestoreError
 from planarian_core.model import Artefact
 from planarian_core.testing.memory import AFTER_A_SIGNAL, HOLDER, PAGE, Holder, awaits_signal
 from planarian_core.testing.process import Subject, Taken, eventually, python
-from tests.guest.kinds import BOTH
+from tests.guest.kinds import BOTH, CONTAINER
 
 pytestmark = [pytest.mark.needs("criu"), pytest.mark.needs("namespaces"), pytest.mark.needs("soft-dirty")]
 
@@ -213,3 +213,19 @@ def test_where_there_can_be_no_links(subject: Subject, holder: Holder, tmp_path:
     finally:
         subject.stop()
         subprocess.run(["umount", elsewhere], check=True, timeout=60)
+
+
+@CONTAINER
+def test_a_checkpoint_by_hand_takes_no_marks_away(subject: Subject, holder: Holder, tmp_path: Path) -> None:
+    subject.take()
+    holder.touch()
+    details = subject.live.details
+    places = [f"--image-path={tmp_path / 'by-hand'}", f"--work-path={tmp_path / 'work'}"]
+    options = ("--leave-running", "--file-locks", "--tcp-established", "--ext-unix-sk")
+    command = [details["runtime"], "checkpoint", *options, *places, details["container"]]
+    for name in ("by-hand", "work"):
+        (tmp_path / name).mkdir()
+    subprocess.run(command, check=True, timeout=120)
+    memory, taken = holder.memory(), subject.take()
+    assert taken.notes == (INCREMENT,)
+    comes_back(subject, taken, memory)
