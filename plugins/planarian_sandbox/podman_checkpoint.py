@@ -20,6 +20,7 @@ from planarian_core.model import LiveSandbox
 from planarian_sandbox.podman_control import Control
 
 _PATIENCE = 120.0
+_RUNS_ON = "nothing was captured; the sandbox runs on"
 _MOST_SAID = 1500
 _PARENT = "parent"
 
@@ -27,9 +28,15 @@ _PARENT = "parent"
 @contextlib.contextmanager
 def checkpoint(control: Control, live: LiveSandbox, images: Path, track: bool, parent: bool) -> Iterator[Standstill]:
     """See :data:`planarian_core.interfaces.TakeCheckpoint`."""
-    work = control.work()
     standstill = Standstill()
-    control.configure(track)
+    try:
+        work = control.work()
+        if track:
+            control.configure(track)
+    except OSError as error:
+        raise CaptureError(
+            f"CRIU can't be told what to do: {error}", state=_RUNS_ON, remedy="free some space"
+        ) from error
     try:
         with control.fifos() as (reached, go):
             process = _begin(live, images, work, parent)
@@ -51,7 +58,9 @@ def checkpoint(control: Control, live: LiveSandbox, images: Path, track: bool, p
             standstill.statistics = (work / "stats-dump").read_bytes()
     finally:
         shutil.rmtree(work, ignore_errors=True)
-        control.configure(False)  # a checkpoint by hand must not take marks away
+        if track:
+            with contextlib.suppress(OSError):
+                control.configure(False)  # a checkpoint by hand should not take marks away
 
 
 def _begin(live: LiveSandbox, images: Path, work: Path, parent: bool) -> subprocess.Popen[bytes]:
@@ -67,7 +76,7 @@ def _begin(live: LiveSandbox, images: Path, work: Path, parent: bool) -> subproc
     except OSError as error:
         raise CaptureError(
             f"{argv[0]} can't be run: {error}",
-            state="nothing was captured; the sandbox runs on",
+            state=_RUNS_ON,
             remedy=f"apt-get install {argv[0]}",
         ) from error
 

@@ -20,6 +20,7 @@ from planarian_sandbox.layout import inside_python
 _PLAIN = re.compile(r"[A-Za-z0-9_./-]+")
 """CRIU has a shell run the hook, so its path must mean nothing to one."""
 
+_COMMON = "criu.common"
 _HOOK = """#!/bin/sh
 case "$CRTOOLS_SCRIPT_ACTION" in
     post-dump | pre-resume) exec {python} -I -S {program} ;;
@@ -38,7 +39,7 @@ class Control:
     def of_live(cls, home: Path, spec: SandboxSpec, live: LiveSandbox) -> Control:
         """That of a running sandbox; CaptureError where its container was made without one."""
         control = cls(home, str(live.details.get("made_for", spec.id)))
-        if not (control.folder / "hook").is_file():
+        if not (control.folder / _COMMON).is_file():
             raise CaptureError(
                 f"the memory of this container can't be captured: CRIU's hook is missing in {control.folder}",
                 state="nothing was captured; the sandbox runs on",
@@ -58,15 +59,17 @@ class Control:
         hook.chmod(0o700)
         # With loopback alone all ends of a connection stand still together: there is nobody to lock out, by iptables.
         locked = "" if network is Network.HOST else "network-lock skip\n"
-        (self.folder / "criu.common").write_text(f"action-script {hook}\n{locked}", encoding="ascii")
+        (self.folder / _COMMON).write_text(f"action-script {hook}\n{locked}", encoding="ascii")
         self.configure(False)
         self.order((), False, "")
         return [f"--annotation=org.criu.config={self.folder / 'criu.conf'}"]
 
     def configure(self, track: bool) -> None:
         """What CRIU does in any checkpoint until this is said anew; ``track``: mark what is written from then on."""
-        common = (self.folder / "criu.common").read_text(encoding="ascii")
-        (self.folder / "criu.conf").write_text(common + ("track-mem\n" if track else ""), encoding="ascii")
+        common = (self.folder / _COMMON).read_text(encoding="ascii")
+        draft = self.folder / "criu.new"
+        draft.write_text(common + ("track-mem\n" if track else ""), encoding="ascii")
+        draft.replace(self.folder / "criu.conf")
 
     def order(self, kill: Sequence[int], freeze: bool, aside: str, ask: bool = False) -> None:
         """What the hook is to do before a restored container runs; ``ask``: whether it asks first (:meth:`asked`)."""
