@@ -76,7 +76,8 @@ def test_an_agent_reaches_no_sandbox_but_its_own_forks(environment: PlanarianEnv
 
 def test_a_fork_s_command_can_t_reach_back(environment: PlanarianEnvironment) -> None:
     """It would wait for a lock that its own caller holds."""
-    run(environment, "planarian snapshot base; planarian fork base -n one; planarian fork base -n two")
+    made = run(environment, "planarian snapshot base && planarian fork base -n one && planarian fork base -n two")
+    assert made["returncode"] == 0, made
     for request in ("promote two", "run two id", "rm one"):
         seen = run(environment, f"planarian run one 'planarian {request}'")
         assert "can't be used from within a fork" in seen["output"]
