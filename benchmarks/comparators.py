@@ -81,7 +81,7 @@ class FullSnapshot:
         spec, live = record.spec, record.live
         assert live is not None
         sandbox = self._planarian.plugins.sandbox(spec.backend)
-        return RunningSandbox(spec, live, lambda: sandbox.tasks(spec, live))
+        return RunningSandbox.of(sandbox, spec, live)
 
     def _pack(self, record: SandboxRecord) -> None:
         excluded = [f"--exclude=./{pattern.lstrip('/')}" for pattern in record.spec.exclude]
