@@ -122,9 +122,8 @@ def _cycle(way: Way, name: str, load: Load, number: int, say: Say) -> list[Sampl
         say(f"  {operation}: {stopwatch.seconds:.2f} s{f', {taken.size} bytes' if taken else ''}")
         sample = Sample(load.kind, load.size, name, operation, number, stopwatch.seconds)
         if taken:
-            counted = taken.counted
-            sample = replace(sample, size=taken.size, said=taken.said)
-            sample = replace(sample, standstill=counted.get("standstill"), memory=counted.get("memory"))
+            standstill, memory = (taken.counted.get(name) for name in ("standstill", "memory"))
+            sample = replace(sample, size=taken.size, standstill=standstill, memory=memory, said=taken.said)
         found.append(sample)
 
     def snapshot(subject: Subject, operation: str) -> Taken:

@@ -71,9 +71,9 @@ class Control:
         draft.write_text(common + ("track-mem\n" if track else ""), encoding="ascii")
         draft.replace(self.folder / "criu.conf")
 
-    def order(self, kill: Sequence[int], freeze: bool, aside: str, ask: bool = False) -> None:
-        """What the hook is to do before a restored container runs; ``ask``: whether it asks first (:meth:`asked`)."""
-        text = json.dumps({"kill": list(kill), "freeze": freeze, "aside": aside, "ask": ask})
+    def order(self, kill: Sequence[int], freeze: bool, aside: str) -> None:
+        """What the hook is to do before a restored container runs."""
+        text = json.dumps({"kill": list(kill), "freeze": freeze, "aside": aside})
         (self.folder / "restore.json").write_text(text, encoding="ascii")
 
     @contextmanager

@@ -1,10 +1,11 @@
 """What CRIU runs at the stages of a checkpoint or restore of a container. Stand-alone, in a directory of its sandbox's.
 
 ``reached`` and ``go`` there are FIFOs while a runtime captures: CRIU waits, all tasks stopped and its link files still
-there, until the runtime says ``g``; without one, or when that dies, the checkpoint fails and everything runs on. They
-serve a restore as well where ``restore.json`` says so (``ask``): CRIU waits, all restored and nothing run, with the
-host pid of the init in ``reached``. Also there: ``kill``, the inside pids that must not run again; ``freeze``, whether
-the container stands still until it is thawed; ``aside``, the control group for what isn't the container's then.
+there, until the runtime says ``g``; when that dies the checkpoint fails and everything runs on. They serve a restore
+of the runtime's as well: CRIU waits, all restored and nothing run, with the host pid of the init in ``reached``. Where
+they aren't there, somebody else captures or restores, and nobody is asked. ``restore.json``: ``kill``, the inside pids
+that must not run again; ``freeze``, whether the container stands still until it is thawed; ``aside``, the control group
+for what isn't the container's then.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ def ask(what: bytes) -> int:
         os.set_blocking(go, True)
         os.write(reached, what)
         return 0 if os.read(go, 1) == b"g" else 1
-    except FileNotFoundError:  # somebody else's checkpoint
+    except FileNotFoundError:  # somebody else's checkpoint or restore
         return 0
     except OSError:
         return 1
@@ -76,11 +77,10 @@ def main() -> int:
     if stage == "post-dump":
         return ask(b"x")
     if stage == "pre-resume":
-        with open(os.path.join(HERE, "restore.json")) as file:
-            order = json.load(file)
         init = os.environ["CRTOOLS_INIT_PID"]
-        pre_resume(order, init)
-        return ask(init.encode()) if order["ask"] else 0
+        with open(os.path.join(HERE, "restore.json")) as file:
+            pre_resume(json.load(file), init)
+        return ask(init.encode())
     return 0
 
 

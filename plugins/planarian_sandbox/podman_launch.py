@@ -70,8 +70,7 @@ def restore_container(
     options = control.make(place.spec.network)
     if not options:
         raise RestoreError("CRIU's hook can't lie in this home", remedy="use a home with a plain path, or --files-only")
-    aside = cgroups.make_for_call(place.group, "launch") if place.group else ""
-    control.order(doomed, frozen, aside, ask=True)
+    control.order(doomed, frozen, cgroups.make_for_call(place.group, "launch") if place.group else "")
     _launch(
         place,
         [
