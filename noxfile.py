@@ -293,7 +293,7 @@ def figures(session: nox.Session) -> None:
     """The paper's Figures 12 to 14, measured in the guest and drawn. Options are the benchmark's: --most 64."""
     measured = ["figures", "--folder", "/scratch", "--json", "/tmp/out/figures.json", *session.posargs]  # noqa: S108
     session.install("--quiet", "-e", ".", *group("figures"))
-    run_in_guest(session, "--limit", "7200", "--benchmark", "--", *measured)
+    run_in_guest(session, "--limit", "10800", "--benchmark", "--", *measured)
     found = ROOT / ".nox" / "guest-machine" / "results" / "figures.json"
     session.run("python", "-m", "benchmarks", "draw", str(found), "--to", str(found.with_name("primitives")))
 
