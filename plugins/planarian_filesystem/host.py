@@ -15,13 +15,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from planarian_core.mounts import mounts
+
 LINUX = sys.platform == "linux"
 
 _CLOCK_REALTIME_COARSE = 5
 _STAMP_SLACK_NS = 20_000_000
 _FICLONERANGE = 0x4020940D
 _NO_CLONE = {errno.EOPNOTSUPP, errno.EXDEV, errno.EINVAL, errno.ENOTTY, errno.ENOSYS, errno.EPERM, errno.ETXTBSY}
-_OCTAL = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 @functools.cache
@@ -142,10 +143,7 @@ def mounts_below(directory: Path) -> frozenset[str]:
     """Paths, relative to ``directory``, where something is mounted below it; empty where the system can't say."""
     prefix = os.path.realpath(directory) + "/"
     try:
-        with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as table:
-            points = [line.split(" ")[4] for line in table]
+        points = [mount.point for mount in mounts()]
     except OSError:
         return frozenset()
-    for code, character in _OCTAL.items():
-        points = [point.replace(code, character) for point in points]
     return frozenset(point[len(prefix) :] for point in points if point.startswith(prefix))

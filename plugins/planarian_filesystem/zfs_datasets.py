@@ -113,17 +113,17 @@ class Datasets:
 
     def settle(self, layer: str) -> None:
         """Mount a layer's dataset in its place, unless it is; what a killed switch left there goes."""
-        if not self._misplaced(layer, zfs_mount.mounts()):
+        if not self._misplaced(layer, zfs_mount.places()):
             return
         with self.locked():  # whoever switches it at this moment has done so when this goes on
-            dataset = self._misplaced(layer, zfs_mount.mounts())
+            dataset = self._misplaced(layer, zfs_mount.places())
             if dataset:
                 with zfs_mount.attached(self.full(dataset)) as fd:
                     self.show(layer, fd)
 
     def settle_all(self) -> None:
         """A layer whose dataset can't be mounted is passed over: that is said when it is used."""
-        mounted = zfs_mount.mounts()
+        mounted = zfs_mount.places()
         for layer in self.notes.names(LAYERS):
             if self._misplaced(layer, mounted):
                 with contextlib.suppress(OSError):

@@ -8,6 +8,8 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
+from planarian_core.mounts import mounts
+
 _LIBC = ctypes.CDLL(None, use_errno=True)
 _MOVE_MOUNT, _FSOPEN, _FSCONFIG, _FSMOUNT = 429, 430, 431, 432  # the same on every architecture
 _CLOSE_ON_EXEC = 1
@@ -16,7 +18,6 @@ _READ_ONLY, _NO_SUID, _NO_DEVICES, _NO_ATIME = 1, 2, 4, 0x10
 _FROM_EMPTY_PATH = 4
 _HERE = -100
 _DETACH, _NO_FOLLOW = 2, 8
-_OCTAL = {"\\040": " ", "\\011": "\t", "\\012": "\n", "\\134": "\\"}
 
 
 def attach(dataset: str, *, read_only: bool = False) -> int:
@@ -55,18 +56,14 @@ def remove(path: Path) -> None:
             raise OSError(number, os.strerror(number), str(path))
 
 
-def mounts() -> dict[str, str]:
+def places() -> dict[str, str]:
     """What is mounted where: the dataset by path, of ZFS only; the uppermost where several are."""
     found = {}
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape", newline="\n") as file:
-        for line in file:
-            before, _, after = line.partition(" - ")
-            kind, source = after.split()[:2]
-            path = _plain(before.split()[4])
-            if kind == "zfs":
-                found[path] = _plain(source)
-            else:
-                found.pop(path, None)
+    for mount in mounts():
+        if mount.kind == "zfs":
+            found[mount.point] = mount.source
+        else:
+            found.pop(mount.point, None)
     return found
 
 
@@ -79,12 +76,6 @@ def in_use(pool: str) -> set[str]:
                 if line.startswith("dataset_name"):
                     found.add(line.split(maxsplit=2)[2])
     return found
-
-
-def _plain(text: str) -> str:
-    for code, character in _OCTAL.items():
-        text = text.replace(code, character)
-    return text
 
 
 def _call(number: int, *arguments: int | bytes | None, about: str) -> int:

@@ -100,7 +100,7 @@ class ZfsPool:
             os.close(fd)
 
     def _mount(self, where: Where) -> None:
-        mounted = zfs_mount.mounts()
+        mounted = zfs_mount.places()
         if mounted.get(str(self.root)) == where.base:
             return
         elsewhere = [path for path, dataset in mounted.items() if dataset == where.base]

@@ -9,11 +9,11 @@ from __future__ import annotations
 import contextlib
 import os
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from planarian_core.errors import SandboxError
 from planarian_core.model import Limits
+from planarian_core.mounts import mounts
 
 _NAME = "planarian"
 _OLD = 900.0
@@ -39,13 +39,13 @@ def hierarchies() -> Hierarchies:
     if os.geteuid() != 0:
         return Hierarchies(unified=_delegated())
     unified, memory, pids = "", "", ""
-    for kind, point, options in _cgroup_mounts():
-        if kind == "cgroup2":
-            unified = point
-        elif "memory" in options:
-            memory = point
-        elif "pids" in options:
-            pids = point
+    for mount in mounts():
+        if mount.kind == "cgroup2":
+            unified = mount.point
+        elif mount.kind == "cgroup" and "memory" in mount.options:
+            memory = mount.point
+        elif mount.kind == "cgroup" and "pids" in mount.options:
+            pids = mount.point
     unified, memory, pids = (point if point and os.access(point, os.W_OK) else "" for point in (unified, memory, pids))
     controllers: tuple[str, ...] = ()
     if unified:
@@ -54,18 +54,9 @@ def hierarchies() -> Hierarchies:
     return Hierarchies(unified, controllers, memory, pids)
 
 
-def _cgroup_mounts() -> Iterator[tuple[str, str, list[str]]]:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="replace") as file:
-        for line in file:
-            left, _, right = line.partition(" - ")
-            fields = right.split()
-            if fields[0] in ("cgroup", "cgroup2"):
-                yield fields[0], left.split()[4], fields[2].split(",")
-
-
 def _delegated() -> str:
     """The version 2 group that this process is in, when an ordinary user may make groups below it."""
-    point = next((point for kind, point, _ in _cgroup_mounts() if kind == "cgroup2"), "")
+    point = next((mount.point for mount in mounts() if mount.kind == "cgroup2"), "")
     own = next((line[3:].strip() for line in _read("/proc/self/cgroup").splitlines() if line.startswith("0::")), "")
     path = os.path.join(point, own.lstrip("/")) if point and own else ""
     writable = path and os.access(path, os.W_OK) and os.access(os.path.join(path, "cgroup.procs"), os.W_OK)

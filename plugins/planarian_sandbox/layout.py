@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 import os
-import re
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from planarian_core.errors import SandboxError
+from planarian_core.mounts import mounts
 
 RUNTIME = "/run/planarian"
 CALLS = f"{RUNTIME}/calls"
@@ -74,24 +74,12 @@ def is_fresh(path: str, rootless: bool) -> bool:
 
 def mount_roots() -> dict[str, tuple[str, str]]:
     """By mount point of this process: the device number (``major:minor``) and the directory of it that is mounted."""
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        lines = [line.split(" ") for line in file]
-    return {_plain(fields[4]): (fields[2], _plain(fields[3])) for fields in lines}
-
-
-def _plain(field: str) -> str:
-    """A path of mountinfo without its octal escapes."""
-    return re.sub(r"\\([0-7]{3})", lambda match: chr(int(match[1], 8)), field)
-
-
-def mount_points() -> set[str]:
-    """Mount points of this process other than the root."""
-    return set(mount_roots()) - {"/"}
+    return {mount.point: (mount.device, mount.root) for mount in mounts()}
 
 
 def top_directories() -> tuple[str, ...]:
     """Rootless: the directories of ``/`` that can be the lower side of an overlay, having no mount below them."""
-    mounts = mount_points()
+    points = {mount.point for mount in mounts()}
     return tuple(
         name
         for name in sorted(os.listdir("/"))
@@ -99,7 +87,7 @@ def top_directories() -> tuple[str, ...]:
         and os.path.isdir(f"/{name}")
         and not os.path.islink(f"/{name}")
         and os.access(f"/{name}", os.R_OK | os.X_OK)
-        and not any(mount.startswith(f"/{name}/") for mount in mounts)
+        and not any(point.startswith(f"/{name}/") for point in points)
     )
 
 
