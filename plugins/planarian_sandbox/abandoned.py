@@ -74,7 +74,7 @@ def _ended(live: LiveSandbox, calls: Collection[str], leading: dict[int, int]) -
     while namespace is not None and _found(live, calls, leading):
         if time.monotonic() > deadline:
             return False
-        end_found(lambda: _found(live, calls, leading), namespace, deadline - time.monotonic())
+        end_found(lambda: _found(live, calls, leading), deadline - time.monotonic(), namespace)
     return True
 
 

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import os
-import time
 
 from planarian_core.errors import SandboxError
 from planarian_sandbox import cgroups
-from planarian_sandbox.identity import exited, inside_pid, kill
+from planarian_sandbox.identity import end_found, exited, inside_pid, kill
 
 _PATIENCE = 20.0
 
@@ -16,12 +15,16 @@ def end_init(sandbox_id: str, init: int) -> None:
     """Kill an init by its pidfd and wait. It is gone only when every process of its pid namespace is."""
     kill(init)  # frozen processes die of it as well
     if not exited(init, _PATIENCE):
-        raise SandboxError(
-            f"Processes of {sandbox_id} do not end.",
-            code="sandbox-stuck",
-            state="they were sent SIGKILL and wait in the kernel",
-            remedy="look for a hung file system or device, then stop the sandbox again",
-        )
+        raise _stuck(sandbox_id)
+
+
+def _stuck(sandbox_id: str) -> SandboxError:
+    return SandboxError(
+        f"Processes of {sandbox_id} do not end.",
+        code="sandbox-stuck",
+        state="they were sent SIGKILL and wait in the kernel",
+        remedy="look for a hung file system or device, then stop the sandbox again",
+    )
 
 
 def refuse_running(sandbox_id: str) -> None:
@@ -43,23 +46,8 @@ def end_strays(sandbox_id: str, groups: tuple[str, ...]) -> None:
     its arguments: those of a tree that was restored from an image name the sandbox of the image.
     """
     grouped = _grouped(groups)
-    deadline = time.monotonic() + _PATIENCE
-    while True:
-        pids = _members(sandbox_id, groups, grouped)
-        if not pids:
-            return
-        for pid in pids:
-            try:
-                pidfd = os.pidfd_open(pid)
-            except ProcessLookupError:
-                continue
-            try:
-                if pid in _members(sandbox_id, groups, grouped):  # still, now that the pidfd holds it
-                    end_init(sandbox_id, pidfd)
-            finally:
-                os.close(pidfd)
-        if time.monotonic() > deadline:
-            raise SandboxError(f"Processes of {sandbox_id} do not end.", code="sandbox-stuck")
+    if not end_found(lambda: _members(sandbox_id, groups, grouped), _PATIENCE):
+        raise _stuck(sandbox_id)
 
 
 def _grouped(groups: tuple[str, ...]) -> bool:

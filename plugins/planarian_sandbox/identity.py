@@ -172,26 +172,26 @@ def end_below(root: int, namespace: int, patience: float = 5.0) -> bool:
 
     True when nothing of it is left after ``patience`` seconds.
     """
-    return end_found(lambda: {root} | descendants(root), namespace, patience)
+    return end_found(lambda: {root} | descendants(root), patience, namespace)
 
 
-def end_found(find: Callable[[], set[int]], namespace: int, patience: float) -> bool:
-    """As :func:`end_below`, for all host pids that ``find`` gives.
+def end_found(find: Callable[[], set[int]], patience: float, namespace: int | None = None) -> bool:
+    """As :func:`end_below`, for all host pids that ``find`` gives; without ``namespace`` of any.
 
     First everything is stopped, until no new process shows up, so that nothing can fork away; then it is killed.
+    Only what ``find`` gives twice is touched, the second time known by its start: no other that took a pid meanwhile.
     """
     deadline = time.monotonic() + patience
     stopped: set[tuple[int, int]] = set()
-    seen: set[int] = set()
-    while time.monotonic() < deadline:
-        fresh = find() - seen
-        if not fresh:
-            break
-        seen |= fresh
-        for process, pidfd in _held(fresh, namespace):
-            stopped.add(process)
-            with suppress(ProcessLookupError):
-                signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
+    complete = False
+    while not complete and time.monotonic() < deadline:
+        fresh = {process for process, _ in _held(find(), namespace)} - stopped
+        complete = not fresh
+        for process, pidfd in _held(find() & {pid for pid, _ in fresh}, namespace):
+            if process in fresh:
+                stopped.add(process)
+                with suppress(ProcessLookupError):
+                    signal.pidfd_send_signal(pidfd, signal.SIGSTOP)
     pids = {pid for pid, _ in stopped}
     for process, pidfd in _held(pids, namespace):
         if process in stopped:
@@ -200,10 +200,10 @@ def end_found(find: Callable[[], set[int]], namespace: int, patience: float) -> 
         process not in stopped or exited(pidfd, max(0.0, deadline - time.monotonic()))
         for process, pidfd in _held(pids, namespace)
     )
-    return all(ends)
+    return all(ends) and complete
 
 
-def _held(pids: set[int], namespace: int) -> Iterator[tuple[tuple[int, int], int]]:
+def _held(pids: set[int], namespace: int | None) -> Iterator[tuple[tuple[int, int], int]]:
     """Those of the processes that run in a pid namespace: pid and start of each, and a pidfd, good until the next.
 
     One at a time, because there may be more processes than this one may have descriptors.
@@ -215,7 +215,7 @@ def _held(pids: set[int], namespace: int) -> Iterator[tuple[tuple[int, int], int
             continue
         try:
             # Looked at after the pidfd was opened, as in :func:`init_handle`.
-            found = process_stat(pid) if pid_namespace(pid) == namespace else None
+            found = process_stat(pid) if namespace in (None, pid_namespace(pid)) else None
             if found is not None and not exited(pidfd):
                 yield (pid, found[1]), pidfd
         finally:

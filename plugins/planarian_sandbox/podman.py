@@ -174,4 +174,4 @@ def end_doomed(init: int, kill: Sequence[int]) -> None:
     """End what must not run again; the hook had it stopped before anything ran."""
     namespace = pid_namespace(init)
     if kill and namespace is not None:
-        end_found(lambda: {pid for pid in namespace_pids(init)[1:] if inside_pid(pid) in kill}, namespace, 10.0)
+        end_found(lambda: {pid for pid in namespace_pids(init)[1:] if inside_pid(pid) in kill}, 10.0, namespace)

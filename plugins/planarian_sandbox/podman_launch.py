@@ -14,7 +14,7 @@ from planarian_core.errors import RestoreError, SandboxError
 from planarian_core.interfaces import CheckpointFailed
 from planarian_core.model import SandboxSpec
 from planarian_sandbox import cgroups
-from planarian_sandbox.identity import descendants, exited, kill
+from planarian_sandbox.identity import descendants, end_found
 from planarian_sandbox.launch import BESIDE, mount_point
 from planarian_sandbox.layout import RUNTIME, inside_python
 from planarian_sandbox.podman_control import Control
@@ -104,15 +104,7 @@ def end_half_made(sandbox_id: str) -> None:
         conmons = {pid for pid in map(int, filter(str.isdigit, os.listdir("/proc"))) if name in _arguments_of(pid)}
         return conmons.union(*map(descendants, conmons))
 
-    for pid in found():
-        with suppress(ProcessLookupError):
-            pidfd = os.pidfd_open(pid)
-            try:
-                if pid in found():  # still, now that the pidfd holds it
-                    kill(pidfd)
-                    exited(pidfd, _ENDS_WITHIN)
-            finally:
-                os.close(pidfd)
+    end_found(found, _ENDS_WITHIN)
 
 
 def _arguments_of(pid: int) -> bytes:

@@ -17,6 +17,8 @@ from planarian_sandbox.hidden import check_workspace, hidden_paths
 from planarian_sandbox.identity import descendants, end_found, exited, namespace_pids, pid_namespace, process_stat
 from planarian_sandbox.inside import Inside, open_below
 from planarian_sandbox.layout import Layout
+from planarian_sandbox.podman_engine import container_name
+from planarian_sandbox.podman_launch import end_half_made
 from planarian_sandbox.seccomp import allowed, filters
 
 pytestmark = pytest.mark.needs("linux")
@@ -196,10 +198,56 @@ def test_more_processes_than_descriptors_are_ended() -> None:
     os.close(free)
     try:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free + 20, hard))
-        ended = end_found(lambda: {process.pid for process in processes}, own, 30.0)
+        ended = end_found(lambda: {process.pid for process in processes}, 30.0, own)
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         for process in processes:
             process.kill()
     assert ended
     assert [process.wait() for process in processes] == [-9] * 60
+
+
+def test_what_is_found_only_once_may_be_another_by_now() -> None:
+    """It may have ended, and its pid may be that of some process of the host's."""
+    process = subprocess.Popen(["sleep", "1000"])
+    found = iter([{process.pid}])
+    try:
+        assert end_found(lambda: next(found, set()), 5.0)
+        assert process_stat(process.pid)[0] in "SR"  # type: ignore[index]
+    finally:
+        process.kill()
+        process.wait()
+
+
+def test_the_end_of_what_never_stops_starting_is_not_said() -> None:
+    """None of them is there the second time."""
+    begun: list[subprocess.Popen[bytes]] = []
+
+    def found() -> set[int]:
+        begun.append(subprocess.Popen(["sleep", "1000"]))
+        return {begun[-1].pid}
+
+    try:
+        assert not end_found(found, 0.2)
+    finally:
+        for process in begun:
+            process.kill()
+            process.wait()
+
+
+def test_what_a_killed_podman_began_is_ended_with_all_below() -> None:
+    """A process that looks as its conmon does, and two others that this started."""
+    script = "sleep 1000 & sleep 1000 & echo; wait"
+    name = container_name("sb-begun")
+    conmon = subprocess.Popen(["sh", "-c", script, "-n", name, "other"], stdout=subprocess.PIPE)
+    assert conmon.stdout is not None
+    conmon.stdout.readline()
+    below = descendants(conmon.pid)
+    assert len(below) == 2
+    end_half_made("sb-other")
+    assert conmon.poll() is None
+    end_half_made("sb-begun")
+    assert conmon.wait(5) == -9
+    conmon.stdout.close()
+    left = filter(None, map(process_stat, below))
+    assert all(state in "ZX" for state, _ in left)
