@@ -90,7 +90,7 @@ class LoggedService:
         details = {}
         if isinstance(self.kind, VersionsItself):
             self.recognize(sandbox_id, None)
-            details = {_VERSION: self.kind.commit(sandbox_id), _SANDBOX: sandbox_id}
+            details = {_VERSION: self.kind.versions.commit(sandbox_id), _SANDBOX: sandbox_id}
         return RemotePosition(self.name, self.endpoint, position, details=details)
 
     def origin(self, sandbox_id: str) -> RemotePosition | None:
@@ -103,7 +103,7 @@ class LoggedService:
     def rehearse(self, position: RemotePosition, sandbox_id: str) -> None:
         if isinstance(self.kind, VersionsItself):
             self.recognize(sandbox_id, None)
-            self.kind.check(sandbox_id, _version(position))
+            self.kind.versions.check(sandbox_id, _version(position))
             return
         undo, redo = (_without_pivots(effects) for effects in self._way(position, sandbox_id))
         if undo or redo:
@@ -126,7 +126,7 @@ class LoggedService:
         reach("compensate.begun")
         if isinstance(self.kind, VersionsItself):
             self.recognize(sandbox_id, None)
-            self.kind.reset(sandbox_id, _version(position))
+            self.kind.versions.reset(sandbox_id, _version(position))
             for effect in (*_without_pivots(undo), *_without_pivots(redo)):
                 moved(effect, EffectState.UNDONE if effect in undo else EffectState.APPLIED)
         elif _without_pivots(undo) or _without_pivots(redo):
@@ -172,7 +172,7 @@ class LoggedService:
 
     def fence(self, sandbox_id: str, source_id: str, position: RemotePosition) -> Gap | None:
         if isinstance(self.kind, VersionsItself):
-            self.kind.branch(sandbox_id, source_id, _version(position))
+            self.kind.versions.branch(sandbox_id, source_id, _version(position))
             return None
         return Gap(Domain.REMOTE, self.name, "the service can't branch: this fork may not call it")
 
@@ -183,7 +183,7 @@ class LoggedService:
         own = int(point.position) if point.details.get(_SANDBOX) == source_id else 0
         there = int(theirs.position) if theirs.details.get(_SANDBOX) == fork_id else 0
         if isinstance(self.kind, VersionsItself):
-            self.kind.take_over(source_id, _version(theirs))
+            self.kind.versions.take_over(source_id, _version(theirs))
         at = self.log.carry(fork_id, there, self.name, source_id, own)
         details = {**theirs.details, _SANDBOX: source_id, _FORK: fork_id}
         return RemotePosition(self.name, self.endpoint, str(at), details=details)
@@ -198,7 +198,7 @@ class LoggedService:
         kept = list(kept)
         if isinstance(self.kind, VersionsItself):
             self.recognize(sandbox_id, None)
-            self.kind.keep(sandbox_id, [_version(position) for position in kept if position])
+            self.kind.versions.keep(sandbox_id, [_version(position) for position in kept if position])
             return
         positions = {int(position.position) if position else 0 for position in kept}
         effects = self.log.dispensable(sandbox_id, self.name, positions)
@@ -214,7 +214,7 @@ class LoggedService:
         with suppress(CompensationError, RemoteError):  # a server that is gone must not keep a sandbox from going
             if isinstance(self.kind, VersionsItself):
                 self.recognize(sandbox_id, None)
-                self.kind.drop(sandbox_id)
+                self.kind.versions.drop(sandbox_id)
             elif effects:
                 with self._connected() as target:
                     self.recognize(sandbox_id, target)

@@ -46,6 +46,7 @@ from planarian_core.interfaces.remote import (
     TargetServer,
     ToolResult,
     ToolTarget,
+    Versions,
     VersionsItself,
 )
 from planarian_core.interfaces.sandboxes import (
@@ -119,6 +120,7 @@ __all__ = [
     "ToolResult",
     "ToolTarget",
     "TreeHost",
+    "Versions",
     "VersionsItself",
     "Wakes",
     "WritesBack",

@@ -258,12 +258,8 @@ class ServesBranches(Protocol):
         """
 
 
-@runtime_checkable
-class VersionsItself(Protocol):
-    """A :class:`ServiceKind` whose service has versions and branches: each sandbox works on a branch of its own.
-
-    Effects are logged for people; going back is the service's own reset to a version.
-    """
+class Versions(Protocol):
+    """The versions and branches that a service has itself."""
 
     def commit(self, sandbox_id: str) -> str:
         """Make the sandbox's state a version and name it; the last one's name where nothing changed. Inside the
@@ -296,3 +292,14 @@ class VersionsItself(Protocol):
 
     def drop(self, sandbox_id: str) -> None:
         """Remove the sandbox's branch. Idempotent."""
+
+
+@runtime_checkable
+class VersionsItself(Protocol):
+    """A :class:`ServiceKind` whose service has versions and branches: each sandbox works on a branch of its own.
+
+    Effects are logged for people; going back is the service's own reset to a version, never :meth:`ServiceKind.move`.
+    """
+
+    @property
+    def versions(self) -> Versions: ...

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from planarian_core.errors import CompensationError, PlanarianError, RemoteError
-from planarian_core.interfaces import CallOutcome, Moved, TargetServer, ToolResult, ToolTarget
+from planarian_core.errors import CompensationError, RemoteError
+from planarian_core.interfaces import CallOutcome, TargetServer, ToolTarget
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict
+from planarian_remote.branching.by_versions import ByVersions, told
 from planarian_remote.branching.engine import EngineError
 from planarian_remote.branching.judgement import Judge
 from planarian_remote.branching.library import find
@@ -24,7 +24,7 @@ _STATE = "SELECT dolt_hashof_catalog('WORKING') || dolt_hashof('HEAD')"
 _STATEMENT_SHOWN = 200
 
 
-class DoltliteKind:
+class DoltliteKind(ByVersions):
     """One doltlite database, as one sandbox uses it; its versions are :class:`DoltVersions`."""
 
     def __init__(
@@ -84,9 +84,6 @@ class DoltliteKind:
             return Verdict(CallClass.REFUSED, f"the argument {argument!r} must be one SQL statement")
         return self._judge.verdict(sql)
 
-    def read(self, call: RemoteCall, target: ToolTarget) -> ToolResult | Verdict:
-        return target.call(call.tool, call.arguments)
-
     def prepare(self, call: RemoteCall, target: ToolTarget) -> Mapping[str, Any]:
         """The branch's state before the call, by which it can be told later whether the call changed anything."""
         return {"before": self._state()}
@@ -128,42 +125,6 @@ class DoltliteKind:
         unchanged = effect.call_class is not CallClass.PIVOT and effect.details.get("before") == self._state()
         return EffectState.VOID if unchanged else EffectState.APPLIED
 
-    # --- going back: by versions ---
-
-    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
-        """By the configuration: in another database the sandbox would silently get a new branch."""
-        return effect.server in ("", self.mark)
-
-    def rehearse(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget) -> None:
-        raise _by_versions(self.name)
-
-    def move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, moved: Moved) -> None:
-        raise _by_versions(self.name)
-
-    def forget(self, effects: Sequence[Effect], target: ToolTarget) -> None:
-        """Nothing is kept for single effects."""
-
-    def commit(self, sandbox_id: str) -> str:
-        return self.versions.commit(sandbox_id)
-
-    def check(self, sandbox_id: str, version: str) -> None:
-        self.versions.check(sandbox_id, version)
-
-    def reset(self, sandbox_id: str, version: str) -> None:
-        self.versions.reset(sandbox_id, version)
-
-    def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
-        self.versions.branch(sandbox_id, source_id, version)
-
-    def take_over(self, sandbox_id: str, version: str) -> None:
-        self.versions.take_over(sandbox_id, version)
-
-    def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
-        self.versions.keep(sandbox_id, versions)
-
-    def drop(self, sandbox_id: str) -> None:
-        self.versions.drop(sandbox_id)
-
 
 def make(table: Table, sandbox_id: str) -> DoltliteKind:
     """The service of one ``[services.NAME]``; connects to nothing."""
@@ -180,7 +141,7 @@ def make(table: Table, sandbox_id: str) -> DoltliteKind:
     )
     server = table.server(required=False)
     if server is not None:
-        server = _told(server, versions, sandbox_id)
+        server = _on_branch(server, versions, sandbox_id)
     mark = table.identity(str(path))
     timeout = server.timeout if server else table.number("timeout", 60.0)
     tools, max_rows = read_tools(table), int(table.number("max_rows", 10_000))
@@ -188,7 +149,7 @@ def make(table: Table, sandbox_id: str) -> DoltliteKind:
     return DoltliteKind(versions, sandbox_id, server, tools, timeout=timeout, max_rows=max_rows, mark=mark)
 
 
-def _told(server: TargetServer, versions: DoltVersions, sandbox_id: str) -> TargetServer:
+def _on_branch(server: TargetServer, versions: DoltVersions, sandbox_id: str) -> TargetServer:
     """The server, told in its command and environment which branch of what it serves."""
     branch = branch_name(sandbox_id)
     words = {
@@ -197,18 +158,7 @@ def _told(server: TargetServer, versions: DoltVersions, sandbox_id: str) -> Targ
         "{database}": f"{versions.database}@{branch}",
         "{library}": str(versions.library),
     }
-
-    def told(text: str) -> str:
-        for word, value in words.items():
-            text = text.replace(word, value)
-        return text
-
-    return replace(
-        server,
-        command=tuple(told(part) for part in server.command),
-        url=told(server.url),
-        env={key: told(value) for key, value in server.env.items()},
-    )
+    return told(server, words)
 
 
 def _summary(call: RemoteCall, tools: Tools) -> str:
@@ -216,7 +166,3 @@ def _summary(call: RemoteCall, tools: Tools) -> str:
     argument = tools.sql.get(call.tool)
     text = str(call.arguments.get(argument, "")) if argument else f"{call.tool}({dict(call.arguments)})"
     return " ".join(text.split())[:_STATEMENT_SHOWN]
-
-
-def _by_versions(name: str) -> PlanarianError:
-    return CompensationError(f"{name} goes back by its own versions, not call by call", code="by-versions")

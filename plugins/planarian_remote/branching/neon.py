@@ -5,13 +5,12 @@ Tried against a small fake of that API only, never against Neon itself.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Mapping
 from typing import Any
 
-from planarian_core.errors import CompensationError, PlanarianError
-from planarian_core.interfaces import CallOutcome, Moved, TargetServer, ToolResult, ToolTarget
+from planarian_core.interfaces import CallOutcome, TargetServer, ToolTarget
 from planarian_core.model import CallClass, Effect, EffectState, RemoteCall, Verdict
+from planarian_remote.branching.by_versions import ByVersions, told
 from planarian_remote.branching.neon_api import NeonApi, address_of
 from planarian_remote.branching.neon_versions import NeonVersions
 from planarian_remote.branching.tools import Tools, read_tools
@@ -23,7 +22,7 @@ _CHANGES = Verdict(CallClass.BRANCHABLE, "statements aren't told apart: the bran
 _SHOWN = 200
 
 
-class NeonKind:
+class NeonKind(ByVersions):
     """One Neon project, as one sandbox uses it through an MCP server; its versions are :class:`NeonVersions`."""
 
     def __init__(self, versions: NeonVersions, sandbox_id: str, server: TargetServer, tools: Tools) -> None:
@@ -39,17 +38,7 @@ class NeonKind:
         """The target server, told where the sandbox's branch is; the branch is there when this returns."""
         assert self.server is not None
         words = {"{database_url}": self.versions.uri(self._sandbox_id), "{branch}": branch_name(self._sandbox_id)}
-
-        def told(text: str) -> str:
-            for word, value in words.items():
-                text = text.replace(word, value)
-            return text
-
-        return replace(
-            self.server,
-            command=tuple(told(part) for part in self.server.command),
-            env={key: told(value) for key, value in self.server.env.items()},
-        )
+        return told(self.server, words)
 
     def connect(self) -> ToolTarget:
         from planarian_remote.mcp_target import open_target
@@ -62,9 +51,6 @@ class NeonKind:
     def classify(self, call: RemoteCall) -> Verdict:
         return self.describe(call.tool, {})
 
-    def read(self, call: RemoteCall, target: ToolTarget) -> ToolResult | Verdict:
-        return target.call(call.tool, call.arguments)
-
     def run(self, call: RemoteCall, effect: Effect, target: ToolTarget) -> CallOutcome:
         result = target.call(call.tool, call.arguments)
         text = str(call.arguments.get(self._tools.sql.get(call.tool, ""), dict(call.arguments)))
@@ -73,40 +59,6 @@ class NeonKind:
     def settle(self, effect: Effect, target: ToolTarget) -> CallOutcome:
         """Whether it happened can't be told apart from what the branch holds, and need not be: versions hold it."""
         return CallOutcome({}, EffectState.APPLIED, f"{effect.summary} (may not have happened)")
-
-    def recognizes(self, effect: Effect, target: ToolTarget | None) -> bool:
-        """By the configuration: in another project the sandbox would silently get a new branch."""
-        return effect.server in ("", self.mark)
-
-    def rehearse(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget) -> None:
-        raise _by_versions(self.name)
-
-    def move(self, undo: Sequence[Effect], redo: Sequence[Effect], target: ToolTarget, moved: Moved) -> None:
-        raise _by_versions(self.name)
-
-    def forget(self, effects: Sequence[Effect], target: ToolTarget) -> None:
-        """Nothing is kept for single effects."""
-
-    def commit(self, sandbox_id: str) -> str:
-        return self.versions.commit(sandbox_id)
-
-    def check(self, sandbox_id: str, version: str) -> None:
-        self.versions.check(sandbox_id, version)
-
-    def reset(self, sandbox_id: str, version: str) -> None:
-        self.versions.reset(sandbox_id, version)
-
-    def branch(self, sandbox_id: str, source_id: str, version: str) -> None:
-        self.versions.branch(sandbox_id, source_id, version)
-
-    def take_over(self, sandbox_id: str, version: str) -> None:
-        self.versions.take_over(sandbox_id, version)
-
-    def keep(self, sandbox_id: str, versions: Sequence[str]) -> None:
-        self.versions.keep(sandbox_id, versions)
-
-    def drop(self, sandbox_id: str) -> None:
-        self.versions.drop(sandbox_id)
 
 
 def make(table: Table, sandbox_id: str) -> NeonKind:
@@ -122,7 +74,3 @@ def make(table: Table, sandbox_id: str) -> NeonKind:
     tools = read_tools(table)
     table.close()
     return NeonKind(NeonVersions(table.name, api, database, role, base), sandbox_id, server, tools)
-
-
-def _by_versions(name: str) -> PlanarianError:
-    return CompensationError(f"{name} goes back by its own versions, not call by call", code="by-versions")

@@ -32,7 +32,7 @@ class DoltVersions:
     base: str = "main"
     busy_timeout: float = 5.0
 
-    # --- the VersionsItself protocol ---
+    # --- as planarian_core.interfaces.Versions says ---
 
     def commit(self, sandbox_id: str) -> str:
         """The branch's state as a commit: the present one where nothing was changed since.
