@@ -6,7 +6,7 @@ import os
 import re
 from dataclasses import dataclass
 
-_OCTAL = re.compile(rb"\\([0-7]{3})")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 
 
 @dataclass(frozen=True)
@@ -26,16 +26,17 @@ class Mount:
 def mounts() -> list[Mount]:
     """In the order of mounting: the last is seen where several have one point. OSError where the host isn't Linux."""
     with open("/proc/self/mountinfo", "rb") as file:
-        return [_mount(line) for line in file.read().split(b"\n") if line]  # a path may have other line ends in it
+        lines = os.fsdecode(file.read()).split("\n")  # a path may have other line ends in it
+    return [_mount(line) for line in lines if line]
 
 
-def _mount(line: bytes) -> Mount:
-    before, _, after = line.partition(b" - ")
-    _, _, device, root, point, *_ = map(_plain, before.split(b" "))
-    kind, source, options = map(_plain, after.split(b" ", 2))
+def _mount(line: str) -> Mount:
+    before, _, after = line.partition(" - ")
+    _, _, device, root, point, *_ = map(_plain, before.split(" "))
+    kind, source, options = map(_plain, after.split(" ", 2))
     return Mount(device, root, point, kind, source, tuple(options.split(",")))
 
 
-def _plain(field: bytes) -> str:
+def _plain(field: str) -> str:
     """White space and backslashes stand there as octal numbers."""
-    return os.fsdecode(_OCTAL.sub(lambda match: bytes([int(match[1], 8)]), field))
+    return _OCTAL.sub(lambda match: chr(int(match[1], 8)), field) if "\\" in field else field

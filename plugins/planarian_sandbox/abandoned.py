@@ -71,11 +71,8 @@ def _ended(live: LiveSandbox, calls: Collection[str], leading: dict[int, int]) -
     if above and not all(_group_ended(os.path.join(above, f"call-{call}"), deadline) for call in calls):
         return False
     namespace = pid_namespace(live.init_pid)
-    while namespace is not None and _found(live, calls, leading):
-        if time.monotonic() > deadline:
-            return False
-        end_found(lambda: _found(live, calls, leading), deadline - time.monotonic(), namespace)
-    return True
+    patience = deadline - time.monotonic()
+    return namespace is None or end_found(lambda: _found(live, calls, leading), patience, namespace)
 
 
 def _group_ended(group: str, deadline: float) -> bool:

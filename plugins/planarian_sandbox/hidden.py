@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import cache
 
 from planarian_core.errors import ConfigurationError
-from planarian_sandbox.layout import mount_roots
+from planarian_core.mounts import Mount, mounts
 
 HOME_SECRETS = (
     # keys and passwords
@@ -155,11 +155,11 @@ def hidden_paths(homes: Iterable[str], extra: Iterable[str] = ()) -> tuple[str, 
             raise ConfigurationError(f"hidden path {path!r} is not an absolute path below /.", code="hidden-path")
         wanted.append(expanded)
     found: set[str] = set()
-    mounts = mount_roots()
+    mounted = {mount.point: mount for mount in mounts()}
     parents = cache(_real_directory)  # most share theirs
     for path in wanted:
         for canonical in _with_target(path, parents):
-            found.update((canonical, *_other_names(canonical, mounts)))
+            found.update((canonical, *_other_names(canonical, mounted)))
     return tuple(sorted(found))
 
 
@@ -236,17 +236,16 @@ def _holds_secret(path: str) -> bool:
     return len(content) > _LONGEST_SETTINGS or _SECRET.search(content) is not None
 
 
-def _other_names(path: str, mounts: Mapping[str, tuple[str, str]]) -> Iterator[str]:
+def _other_names(path: str, mounted: Mapping[str, Mount]) -> Iterator[str]:
     """The path's name on the root file system when a bind mount brings it to where ``path`` says.
 
     The sandbox sees the root file system without what is mounted on it, so it would find the files there.
     """
     point = path
-    while point not in mounts and point != "/":
+    while point not in mounted and point != "/":
         point = os.path.dirname(point)
-    device, root = mounts.get(point, ("", "/"))
-    if point != "/" and device == mounts.get("/", ("", ""))[0]:
-        yield os.path.normpath(f"{root}/{os.path.relpath(path, point)}")
+    if point != "/" and "/" in mounted and mounted[point].device == mounted["/"].device:
+        yield os.path.normpath(f"{mounted[point].root}/{os.path.relpath(path, point)}")
 
 
 def _with_target(path: str, parents: Callable[[str], str]) -> Iterator[str]:

@@ -183,10 +183,9 @@ def end_found(find: Callable[[], set[int]], patience: float, namespace: int | No
     """
     deadline = time.monotonic() + patience
     stopped: set[tuple[int, int]] = set()
-    complete = False
-    while not complete and time.monotonic() < deadline:
-        fresh = {process for process, _ in _held(find(), namespace)} - stopped
-        complete = not fresh
+    while fresh := {process for process, _ in _held(find(), namespace)} - stopped:
+        if time.monotonic() > deadline:
+            break
         for process, pidfd in _held(find() & {pid for pid, _ in fresh}, namespace):
             if process in fresh:
                 stopped.add(process)
@@ -200,7 +199,7 @@ def end_found(find: Callable[[], set[int]], patience: float, namespace: int | No
         process not in stopped or exited(pidfd, max(0.0, deadline - time.monotonic()))
         for process, pidfd in _held(pids, namespace)
     )
-    return all(ends) and complete
+    return all(ends) and not fresh
 
 
 def _held(pids: set[int], namespace: int | None) -> Iterator[tuple[tuple[int, int], int]]:

@@ -72,11 +72,6 @@ def is_fresh(path: str, rootless: bool) -> bool:
     return path.split("/")[1] in (FRESH_ROOTLESS if rootless else FRESH)
 
 
-def mount_roots() -> dict[str, tuple[str, str]]:
-    """By mount point of this process: the device number (``major:minor``) and the directory of it that is mounted."""
-    return {mount.point: (mount.device, mount.root) for mount in mounts()}
-
-
 def top_directories() -> tuple[str, ...]:
     """Rootless: the directories of ``/`` that can be the lower side of an overlay, having no mount below them."""
     points = {mount.point for mount in mounts()}

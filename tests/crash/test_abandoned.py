@@ -22,7 +22,7 @@ with Planarian.open(home) as planarian:
 """
 CALL = "mkfifo go; echo begun > f; cat go; echo ended > f"
 LOOP = "mkfifo go; echo begun > f; for i in 1 2 3; do cat go; done; echo ended > f"
-"""Goes on when something is written to ``go``."""
+"""They go on when something is written to ``go``."""
 
 
 def _tasks(planarian: Planarian, sandbox: Sandbox) -> set[tuple[str, ...]]:
